@@ -70,17 +70,17 @@ campaign: setup ## kill -9 of leaders and of all regions and link cuts under 100
 		for name in leader-kill region-restart link-cut; do $(BIN)/georelay load run $$name || exit; done; done
 
 campaign-groups: setup ## consumer groups of every foreign client; members and coordinator come and go
-	@$(BIN)/python -m loadtest.campaign groups
+	@$(BIN)/georelay load run groups
 
 interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFKAJS=folder with node_modules)
-	@KAFKAJS=$(KAFKAJS) $(BIN)/python -m loadtest.campaign groups --clients kafkajs
+	@KAFKAJS=$(KAFKAJS) $(BIN)/georelay load run groups-kafkajs
 
 interop-java: setup ## Kafka's own client, tools, Streams, Connect and MirrorMaker 2, which Maven brings (6 min; JARS=folder)
 	@$(BIN)/python -m tests.interop.java $(JARS)
 
 upgrade: setup ## replace brokers of an older version one by one under load, count what was kept (FROM=commit; 3 min)
 	@$(if $(FROM),,echo "make upgrade: say which version it starts from: make upgrade FROM=COMMIT" >&2; exit 2;) \
-		$(BIN)/python -m loadtest.campaign upgrade --from $(FROM)
+		$(BIN)/python -m loadtest.campaign.upgrade --from $(FROM)
 
 sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)
@@ -91,9 +91,10 @@ routes: $(STAMP) ## where clients are sent, simulated on the shipping cores: a d
 crowd: $(STAMP) ## what 100,000 clients take at a gateway; ten million lies of clients that change nobody else's answer (VALUES=10000000)
 	@$(BIN)/python -m tests.routes.crowd --seed $(SEED) $(if $(VALUES),--values $(VALUES))
 
-chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
-	@$(BIN)/python -m loadtest.chaos --seed $(SEED) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEMESIS),--nemesis $(NEMESIS)) $(if $(REGIONS),--regions $(REGIONS))
+chaos: setup ## faults one after the other on real processes under load, histories judged (6 min; RUNS=1 SEED=1 NAMES="chaos disk-lies")
+	@for run in $$(seq $(if $(filter command line environment,$(origin RUNS)),$(RUNS),1)); do \
+		for name in $(or $(NAMES),chaos chaos-regions disk-lies); do \
+		$(BIN)/georelay load run $$name --seed $$(($(SEED) + run - 1)) || exit; done; done
 
 coverage: $(STAMP) ## line and branch coverage of every core file, at least 95 % each
 	@nice $(BIN)/python tests/mutation/core_coverage.py

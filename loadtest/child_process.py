@@ -136,13 +136,6 @@ class KeptProcess(ChildProcess):
             self.send(signal.SIGKILL)
             self.kills += 1
 
-    async def is_done(self, within_s: float) -> bool:
-        """Wait until it has ended well; return whether it has in time. Raises what kept it from being started."""
-        done, _ = await asyncio.wait((self._task,), timeout=within_s)
-        for task in done:
-            task.result()
-        return bool(done)
-
     async def stop(self) -> None:
         """End it for good."""
         self._task.cancel()

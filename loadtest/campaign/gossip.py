@@ -1,4 +1,4 @@
-"""`python -m loadtest.campaign gossip`: a pool of many members; how fast news, joins and deaths get around.
+"""`python -m loadtest.campaign.gossip`: a pool of many members; how fast news, joins and deaths get around.
 
 Members live in a few processes; one process of one member and one of a fifth of all are killed with -9. No false
 failure may happen: a member is told failed that lives, and the exit code is 1.
@@ -293,9 +293,9 @@ async def run(options: argparse.Namespace, console: Console) -> int:
     return 1 if false else 0
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Run it."""
-    parser = new_parser("campaign gossip", __doc__)
+    parser = new_parser("campaign.gossip", __doc__)
     parser.add_argument("--members", type=int, default=50, help="default 50")
     parser.add_argument("--profile", default="lan", help="lan (default), wan, tuned-wan or local")
     parser.add_argument("--plain", dest="encrypted", action="store_false", help="without keys")
@@ -303,7 +303,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--settle-s", type=float, default=10, help="before the steady state is measured (default 10)")
     parser.add_argument("--steady-s", type=float, default=20, help="how long it is (default 20)")
     parser.add_argument("--patience-s", type=float, default=120, help="for anything to get around (default 120)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.members < 10:
         parser.error("--members must be at least 10")
     return carry_out(run, options, width_chars=120, run=asyncio.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Foreign producers on a mesh while something is done to it, and the judgement of all they sent."""
+"""Foreign producers on a mesh while something is done to it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from loadtest.campaign.mesh import ForeignProducer, Reachable
-from loadtest.campaign.region_read import read_everything
-from loadtest.history.checker_core import check
-from loadtest.history.history_file import read_history
-from loadtest.history.verdict import Verdict
 
 
 @asynccontextmanager
@@ -40,11 +36,3 @@ async def loading(
     finally:
         for producer in producers:
             await producer.stop()
-
-
-async def judged(mesh: Reachable, topic: str, producers: Sequence[ForeignProducer], directory: Path) -> Verdict:
-    """Wait for the last answers, read everything in every region and judge it. Raises CampaignFailed."""
-    for producer in producers:
-        await producer.finish()
-    complete = await read_everything(mesh, topic, 1, directory / "complete.history")
-    return check(read_history([complete, *(producer.history for producer in producers)]))

@@ -1,4 +1,4 @@
-"""What a campaign does with a running mesh: topics, leaders, readiness, producers."""
+"""What campaigns do with a running mesh: commands, questions over HTTP, producers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 
 from loadtest.child_process import PYTHON, ChildProcess
-from loadtest.mesh_process import MeshProcess
 
-BROKERS_PER_REGION: Final = 3
 READY_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
 COMMAND_S: Final = 60.0
@@ -36,21 +34,6 @@ class Reachable(Protocol):
     @property
     def endpoints(self) -> Mapping[str, Any]:
         """Return what `georelay up` writes into its endpoint file."""
-
-
-class RunningMesh(Reachable, Protocol):
-    """A mesh as a campaign uses it."""
-
-    @property
-    def gateway(self) -> str:
-        """Return the base URL at which topics are created."""
-
-
-def new_mesh(
-    directory: Path, regions: Sequence[str], *options: str, brokers_per_region: int = BROKERS_PER_REGION
-) -> MeshProcess:
-    """Return a mesh of three brokers per region, or as many as is said; not yet started."""
-    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=options)
 
 
 async def run_command(
@@ -100,45 +83,6 @@ async def get_json(
             return dict(await answer.json(content_type=None)) if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, ValueError):
         return None
-
-
-async def create_topic(mesh: RunningMesh, name: str, *, home: str, partitions: int = 1) -> None:
-    """Create a topic that is replicated on three brokers. Raises CampaignFailed."""
-    body = {"name": name, "partitions": partitions, "homes": "one", "home": home}
-    async with (
-        aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http,
-        http.post(f"{mesh.gateway}/v1/topics", json=body) as answer,
-    ):
-        if answer.status >= 300:
-            raise CampaignFailed(f"topic {name} was not created: {answer.status} {await answer.text()}")
-
-
-async def leader_of(mesh: RunningMesh, region: str, topic: str, partition: int = 0) -> str:
-    """Return the name of the broker that leads a partition in a region. Raises CampaignFailed."""
-    deadline = time.monotonic() + READY_SECONDS_MAX
-    while time.monotonic() < deadline:
-        for admin in mesh.endpoints["regions"][region]["admin"]:
-            status = await get_json(f"http://{admin}/v1/status")
-            for stream in status["streams"] if status else ():
-                if (stream["topic"], stream["partition"]) == (topic, partition) and stream["leader"] > 0:
-                    return f"{region}-{stream['leader'] % 1000}"
-        await asyncio.sleep(POLL_SECONDS)
-    raise CampaignFailed(f"{topic} has no leader in {region}")
-
-
-async def wait_until_whole(mesh: RunningMesh, *, within_s: float = READY_SECONDS_MAX) -> None:
-    """Wait until every broker is ready and sees every other one of its region. Raises CampaignFailed."""
-    deadline = time.monotonic() + within_s
-    for brokers in mesh.endpoints["regions"].values():
-        for admin in brokers["admin"]:
-            while not _is_whole(await get_json(f"http://{admin}/v1/status"), len(brokers["admin"])):
-                if time.monotonic() > deadline:
-                    raise CampaignFailed(f"the broker at {admin} is not ready after {within_s:g} s")
-                await asyncio.sleep(POLL_SECONDS)
-
-
-def _is_whole(status: dict[str, Any] | None, brokers: int) -> bool:
-    return status is not None and status["ready"] and sum(row["alive"] for row in status["brokers"]) == brokers
 
 
 class ForeignProducer(ChildProcess):

@@ -1,4 +1,4 @@
-"""`python -m loadtest.campaign upgrade --from COMMIT`: brokers of an older version are replaced one by one, under load.
+"""`python -m loadtest.campaign.upgrade --from COMMIT`: brokers of an older version are replaced one by one, under load.
 
 Two regions: three brokers in the first, which is the home, and one in the second. All begin with the code of COMMIT and
 no mesh secret. Rule 1: each broker keeps its data directory and its addresses, and is replaced when all others are
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -244,15 +245,13 @@ async def run(options: argparse.Namespace, console: Console) -> int:
     return 0 if verdict.is_valid else 1
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    parser = new_parser("campaign upgrade", __doc__)
+def main() -> int:
+    """Run it."""
+    parser = new_parser("campaign.upgrade", __doc__)
     parser.add_argument("--from", dest="commit", required=True, help="commit of the older version")
     parser.add_argument("--rate", type=float, default=200, help="records per second of both regions (default 200)")
-    return parser
+    return carry_out(run, parser.parse_args(), soft_wrap=True)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run it."""
-    options = parser().parse_args(arguments)
-    return carry_out(run, options, soft_wrap=True)
+if __name__ == "__main__":
+    sys.exit(main())

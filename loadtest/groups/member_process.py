@@ -1,32 +1,30 @@
-"""Members of a group as child processes: started, asked to leave, killed."""
+"""How members of a group are started as child processes, and what has to be installed for them."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.child_process import PYTHON, ChildProcess
-from loadtest.groups.events import read_events, read_kcat
+from loadtest.child_process import PYTHON
 from loadtest.groups.member import SESSION_MS
-from loadtest.groups.verdict_core import Event
 
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "kcat", "kafkajs", "sdk")
+MIXED: Final = "mixed"  # every client in one group
 KAFKAJS_VARIABLE: Final = "KAFKAJS"
 KAFKAJS_MEMBER: Final = Path(__file__).parent / "kafkajs_member.cjs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupToJoin:
-    """What every member of a run is told. `bootstrap` is for Kafka's clients, `url` for georelay.connect."""
+    """What every member of a group is told. `bootstrap` is for Kafka's clients, `url` for georelay.connect."""
 
     bootstrap: str
     url: str
     group: str
     topic: str
-    directory: Path
     assignor: str = "range"
 
 
@@ -43,44 +41,36 @@ def missing_for(client: str, environ: Mapping[str, str]) -> str:
     return ""
 
 
-class MemberProcess(ChildProcess):
-    """One member. `name` is its client id and the name of its file of events."""
+def kinds_of(client: str, environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the kinds of the members of a group, in turn, as far as they are installed; the SDK comes first."""
+    kinds = [client] if client != MIXED else CLIENTS[::-1]
+    return [kind for kind in kinds if not missing_for(kind, environ)]
 
-    def __init__(self, client: str, name: str, told: GroupToJoin) -> None:
-        self._events = told.directory / f"{name}.events"
-        super().__init__(name, log=self._events if client == "kcat" else told.directory / f"{name}.log")
-        self.client = client
-        self._told = told
 
-    async def start(self) -> None:
-        """Start it; it joins as soon as it can."""
-        await self.launch(*self._command())
+def command_of(client: str, name: str, told: GroupToJoin, events: Path) -> Sequence[str]:
+    """Return the command line of a member.
 
-    def _command(self) -> Sequence[str]:
-        told = self._told
-        where = (told.bootstrap, told.group, told.topic, str(self._events))
-        match self.client:
-            case "kcat":
-                settings = {
-                    "session.timeout.ms": SESSION_MS,
-                    "heartbeat.interval.ms": 500,
-                    "auto.commit.interval.ms": 200,
-                    "auto.offset.reset": "earliest",
-                    "partition.assignment.strategy": told.assignor,
-                    "client.id": self.name,
-                }
-                options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
-                return ("kcat", "-b", told.bootstrap, "-u", "-f", "%p %o\\n", *options, "-G", told.group, told.topic)
-            case "kafkajs":
-                return ("node", str(KAFKAJS_MEMBER), *where, self.name)
-            case _:
-                options = ["--name", self.name, "--assignor", told.assignor]
-                if self.client == "sdk":
-                    where = (told.url, *where[1:])
-                return (PYTHON, "-m", "loadtest.groups.member", self.client, *where, *options)
-
-    def events(self) -> Iterable[Event]:
-        """Return what it did so far."""
-        if not self._events.exists():
-            return ()
-        return read_kcat(self._events) if self.client == "kcat" else read_events(self._events)
+    Args:
+        name: its client id.
+        events: what it writes its events into; kcat prints them.
+    """
+    where = (told.bootstrap, told.group, told.topic, str(events))
+    match client:
+        case "kcat":
+            settings = {
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 500,
+                "auto.commit.interval.ms": 200,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": told.assignor,
+                "client.id": name,
+            }
+            options = [option for key, value in settings.items() for option in ("-X", f"{key}={value}")]
+            return ("kcat", "-b", told.bootstrap, "-u", "-f", "%p %o\\n", *options, "-G", told.group, told.topic)
+        case "kafkajs":
+            return ("node", str(KAFKAJS_MEMBER), *where, name)
+        case _:
+            options = ["--name", name, "--assignor", told.assignor]
+            if client == "sdk":
+                where = (told.url, *where[1:])
+            return (PYTHON, "-m", "loadtest.groups.member", client, *where, *options)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.history.evidence_core import silences_ms
 from loadtest.history.operation import Kind, Operation, Outcome
-from loadtest.load.engine_values import ABORT, REFUSED, method_of, origin_of
+from loadtest.load.engine_values import ABORT, PROGRAM, REFUSED, SHOWN, method_of, origin_of
 
 ALWAYS_ZERO: Final = ("pending", "lost", "aborted", "expired", "not_asked", "unnamed")  # of a stream read completely
 
@@ -58,6 +58,8 @@ def books_of(operations: Iterable[Operation]) -> Books:
     acked: list[tuple[str, Operation]] = []
     for operation in operations:
         topic = operation.key.rpartition("/")[0]
+        if operation.kind is Kind.PRODUCE and operation.process.startswith(PROGRAM):
+            continue
         if operation.kind is Kind.PRODUCE and operation.note == ABORT:
             books.aborted[topic] += 1
         elif operation.kind is Kind.PRODUCE:
@@ -71,7 +73,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
             acked.append((operation.key, operation))
             if operation.offset is not None:
                 books.acked_at[operation.key].add(operation.offset)
-        elif operation.kind is Kind.FETCH and not operation.final:
+        elif operation.kind is Kind.FETCH and not operation.final and method_of(operation.process) != SHOWN:
             read = books.read_at[operation.site].setdefault(operation.key, OffsetRanges())
             for offset, value in operation.records:
                 read.add(offset)

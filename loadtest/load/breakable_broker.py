@@ -1,9 +1,10 @@
 """The shipping broker with a disk and a clock that can be broken: `--config FILE`, as `georelay up` starts brokers.
 
-What is broken stands in the control file beside the configuration (loadtest.chaos.control_file); it is made when it is
+What is broken stands in the control file beside the configuration (loadtest.load.control_file); it is made when it is
 not there. `--clocks FILE`, JSON of region -> milliseconds: the clocks of that region are wrong by as much from the
 beginning. The configuration of a development mesh says that every broker reads one clock; that line is left out then,
-so that offsets and bounds are measured. The rest is `python -m region.faults`.
+so that offsets and bounds are measured. `--peers FILE`, JSON of "us-1 us-2" -> address: where us-1 dials instead of at
+us-2. The rest is `python -m region.faults`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from loadtest.chaos.control_file import ControlFile
+from loadtest.load.control_file import ControlFile
 
 SAME_CLOCK: Final = "clock_error_us ="
 
@@ -42,15 +43,32 @@ def prepared(config: Path, clocks: Mapping[str, float]) -> Path:
     return skewed
 
 
+def wires_of(config: Path, peers: Mapping[str, str]) -> dict[str, str]:
+    """Return where a broker dials instead of at its peers, whose configurations are beside its own."""
+    wires = {}
+    for pair, address in peers.items():
+        source, target = pair.split()
+        if source == config.stem:
+            document = tomllib.loads(config.with_name(f"{target}.toml").read_text(encoding="utf-8"))
+            wires[str(document["listen"]["peers"])] = address
+    return wires
+
+
 def main() -> None:
     """Become the broker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--clocks", type=Path)
+    parser.add_argument("--peers", type=Path)
     options = parser.parse_args()
     clocks = json.loads(options.clocks.read_text(encoding="utf-8")) if options.clocks else {}
     words = ["-P", "-m", "region.faults", "broker", "--break-things"]
     words += ["--config", str(prepared(options.config, clocks)), "--control", str(control_path(options.config))]
+    if options.peers:
+        wires = options.config.with_suffix(".wires.json")
+        peers = json.loads(options.peers.read_text(encoding="utf-8"))
+        wires.write_text(json.dumps(wires_of(options.config, peers)), encoding="utf-8")
+        words += ["--wires", str(wires)]
     os.execv(sys.executable, (sys.executable, *words))  # noqa: S606 - our own words
 
 

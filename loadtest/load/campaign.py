@@ -8,6 +8,10 @@ from typing import Final
 
 REGIONS: Final = ("us", "eu", "ap")
 TRANSACTIONS: Final = "transactions"
+TRANSFORMER: Final = "transformer"
+GROUP_MEMBER: Final = "group-member"
+QUEUE_CONSUMER: Final = "queue-consumer"
+QUEUE: Final = "bills"  # which they consume
 SHARING: Final = ("group", "queue")  # kinds of readers that share partitions or records with others
 
 
@@ -55,7 +59,7 @@ class Topic:
     Args:
         homes: one, or every: each region has a stream of its own, which others read as `region.name`.
         brokers: which have its replicas before the load begins; (): as the mesh does it.
-        filled_mb: how much is in it then, of nobody's: it has no users and no readers.
+        filled_mb: how much is in it then, of nobody's, in records of filled_record_bytes: no users, no readers.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Topic:
     settings: Mapping[str, str] = field(default_factory=dict)
     brokers: tuple[str, ...] = ()
     filled_mb: float = 0.0
+    filled_record_bytes: int = 65_536
 
     def stream_of(self, region: str) -> str:
         """Return the name under which everybody reads what is published in a region."""
@@ -117,7 +122,7 @@ class Readers:
     """Who reads: so many consumers in each of these regions; (): in every region.
 
     Args:
-        kind: kafka, native, rest, text (each reads everything), group (of Kafka's consumers) or queue (of the SDK).
+        kind: kafka, aiokafka, native, rest, text (each reads everything), group (Kafka's) or queue (the SDK's).
         groups: the consumers of a region share so many groups, or queues, in turn.
         pause_ms: how long a record takes its reader.
         stay_s, away_s: so long it reads, so long it is gone; 0: it stays.
@@ -139,8 +144,30 @@ class Readers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """So many processes of foreign clients in the first region, which may be killed: each comes back.
+
+    Args:
+        kind: transactional-writer (to all topics), transformer (from the first topic to the second), queue-consumer
+            (of the queue QUEUE over its topic), or group-member (of a group of its own).
+        client, assignor: of group-member.
+    """
+
+    kind: str
+    topics: tuple[str, ...]
+    count: int = 1
+    client: str = ""
+    assignor: str = "range"
+
+    @property
+    def name(self) -> str:
+        """Return what faults call them: the kind, or the client of a group and its assignor unless that is range."""
+        return " ".join((self.client or self.kind, *([self.assignor] if self.assignor != "range" else [])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is broken, when, what exactly, and for how long; ms, percent, mbit: by how much (load.faults)."""
+    """What is broken, when, what exactly, and for how long; ms, percent, mbit, per_s: by how much (load.faults)."""
 
     at_s: float
     do: str
@@ -149,6 +176,7 @@ class Fault:
     ms: float = 0.0
     percent: float = 0.0
     mbit: float = 0.0
+    per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,16 +187,23 @@ class Checks:
         history: nothing lost, twice or out of order, by the checker of recorded histories.
         caught_up_s_max: longest time from a heal until every reader is up to date.
         silence_s_max: longest time without an acknowledgement of a partition that is written to.
+        slowdown_max: p99 of deliveries under any fault, in that before the first one; 10 ms more are always allowed.
         report: make the report of the traces and compare it with the clients' books.
         replicas: compare replicas by their files, at the end and whenever a fault has moved some.
+        ends: every broker of a topic's home is asked for its ends all the time; what it says counts what was
+            acknowledged before.
+        finds_loss: acknowledged records are lost, and the history must show it: a test of the test.
         settle_s: how long is waited for records that are still under way.
     """
 
     history: bool = True
     caught_up_s_max: float | None = None
     silence_s_max: float | None = None
+    slowdown_max: float | None = None
     report: bool = False
     replicas: bool = False
+    ends: bool = False
+    finds_loss: bool = False
     settle_s: float = 60.0
 
 
@@ -201,6 +236,7 @@ class Campaign:
     stages: tuple[Stage, ...]
     users: tuple[Users, ...]
     readers: tuple[Readers, ...] = ()
+    programs: tuple[Programs, ...] = ()
     faults: tuple[Fault, ...] = ()
     target: Target = Target()
     topology: Topology = Topology()

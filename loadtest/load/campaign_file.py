@@ -17,12 +17,17 @@ from typing import Any, Final
 import jsonschema
 
 from loadtest.load.campaign import (
+    GROUP_MEMBER,
+    QUEUE,
+    QUEUE_CONSUMER,
     REGIONS,
     TRANSACTIONS,
+    TRANSFORMER,
     Campaign,
     Checks,
     Fault,
     Generator,
+    Programs,
     Readers,
     Stage,
     Target,
@@ -30,17 +35,33 @@ from loadtest.load.campaign import (
     Topology,
     Users,
 )
+from loadtest.load.file_kinds import FILE_KINDS
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
 SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
 SHOWN_CHARS_MAX: Final = 60
-CANNOT_SEE: Final = ("native", "text", "group", "queue")  # not told how far markers and aborted records reach
+CANNOT_SEE: Final = (
+    "aiokafka",
+    "native",
+    "text",
+    "group",
+    "queue",
+)  # not told how far markers and aborted records reach
 TEXT_BYTES_MAX: Final = 200_000
-AMOUNTS: Final = {"link-slow": "ms", "disk-slow": "ms", "clock-step": "ms", "link-loss": "percent", "link-cap": "mbit"}
+AMOUNTS: Final = {
+    **dict.fromkeys(("link-slow", "disk-slow", "clock-step"), "ms"),
+    "link-loss": "percent",
+    "link-cap": "mbit",
+    "flood": "per_s",
+}
+CLIENT_FAULTS: Final = ("kill-client", "client-joins", "client-leaves")
+COOPERATIVE: Final = "cooperative-sticky"
 IN_A_BED: Final = ("link-slow", "link-one-way", "link-loss", "link-cap")
-BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")  # by a file that the broker reads
+PEERS: Final = ("peer-cut", "peer-blackhole", "peer-mute", "peer-deaf", "peer-flap")
+BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step", "power-cut", "disk-lies", *PEERS)  # by files it reads
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
+_REGION: Final = re.compile(SCHEMA["$defs"]["name"]["pattern"])
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 Where = tuple[str | int, ...]
 
@@ -118,6 +139,12 @@ def shortened(text: str, seconds: float) -> str:
                 new = f"{seconds_of(entry[key]) * factor:.2f}s"
                 rows[line - 1] = rows[line - 1].replace(f'"{entry[key]}"', f'"{new}"')
     return "\n".join(rows) + "\n"
+
+
+def seeded(text: str, seed: int) -> str:
+    """Return the text of a right campaign with another seed."""
+    line = f"seed = {seed}\n"
+    return re.sub(r"^seed *=.*\n", line, text, flags=re.M) if "seed" in tomllib.loads(text) else line + text
 
 
 def _moments_of(fault: dict[str, Any]) -> list[float]:
@@ -266,7 +293,7 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
         elif "home" in topic and topic["home"] not in regions:
             yield ("topics", row, "home"), f"{topic['home']!r} is not one of the regions {', '.join(regions)}"
         yield from _wrong_places(row, topic, topology, regions)
-    for part in ("users", "readers"):
+    for part in ("users", "readers", "programs"):
         for row, entry in enumerate(document.get(part, ())):
             for name in entry["topics"]:
                 if name not in topics:
@@ -281,17 +308,49 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             yield ("checks", "replicas"), "needs a mesh that is started for it: topology.kind up or wan"
         elif of_every := [topic["name"] for topic in document["topics"] if topic.get("homes") == "every"]:
             yield ("checks", "replicas"), f"cannot compare {of_every[0]!r}, of homes = every"
+    if document.get("checks", {}).get("ends"):
+        if topology.get("kind", "up") != "up" or topology.get("tls"):
+            yield ("checks", "ends"), "needs topology.kind = up, without tls"
+        elif homeless := [topic["name"] for topic in document["topics"] if "home" not in topic]:
+            yield ("checks", "ends"), f"needs to know the home of {homeless[0]!r}: say it there"
     yield from _wrong_kinds(document)
-    whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
+    yield from _wrong_programs(document)
     for row, stage in enumerate(document["stages"]):
         if stage["rate"] and not stage["users"]:
             yield ("stages", row, "users"), "0 users cannot offer anything: give users, or rate = 0"
+    yield from _wrong_strikes(document, topology, regions, topics)
+
+
+def _wrong_strikes(
+    document: Mapping[str, Any], topology: Mapping[str, Any], regions: Sequence[str], topics: Sequence[str]
+) -> Iterator[tuple[Where, str]]:
+    """Yield faults that are too late or strike what is not there."""
+    whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
+    programs = [Programs(**entry).name for entry in document.get("programs", ())]
     for row, fault in enumerate(document.get("faults", ())):
         if seconds_of(fault["at"]) >= whole_s:
             yield ("faults", row, "at"), f"{fault['at']!r} is after the last stage, which ends at {whole_s:g}s"
         elif seconds_of(fault["at"]) + (fault.get("times", 1) - 1) * seconds_of(fault.get("every", "0s")) >= whole_s:
             yield ("faults", row, "times"), f"{fault['times']} are more than the stages have time for: {whole_s:g}s"
-        yield from _wrong_faults(row, fault, topology, regions, topics)
+        if fault["do"] in CLIENT_FAULTS:
+            if fault["what"] not in programs:
+                yield ("faults", row, "what"), f"{fault['what']!r} is not one of the programs {', '.join(programs)}"
+        elif (fault["do"], fault["what"]) != ("kill", f"coordinator of {QUEUE}") or QUEUE_CONSUMER not in programs:
+            yield from _wrong_faults(row, fault, topology, regions, topics)
+
+
+def _wrong_programs(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield what programs cannot be."""
+    topology = document.get("topology", {})
+    for row, entry in enumerate(document.get("programs", ())):
+        if topology.get("kind", "up") != "up" or topology.get("tls"):
+            yield ("programs", row, "kind"), f"{entry['kind']!r} needs topology.kind = up, without tls"
+        if (entry["kind"] == GROUP_MEMBER) != ("client" in entry):
+            yield ("programs", row), f"client goes with {GROUP_MEMBER}, and is needed there"
+        if entry.get("assignor") == COOPERATIVE and entry.get("client") != "confluent-kafka":
+            yield ("programs", row, "assignor"), f"{COOPERATIVE!r} is known to confluent-kafka alone"
+        if entry["kind"] == TRANSFORMER and (len(entry["topics"]) != 2 or entry.get("count", 1) > 1):
+            yield ("programs", row, "topics"), "one transformer has two topics: what goes in, and where it comes out"
 
 
 def _wrong_places(
@@ -356,8 +415,10 @@ def _wrong_faults(
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has such links"
     if do in BREAKABLE and "clocks" in topology:
         yield ("faults", row, "do"), f"{do!r} needs clocks that are right: leave topology.clocks away"
-    if do == "grow" and (kind != "up" or topology.get("tls")):
+    if do in ("grow", "region-add", *PEERS) and (kind != "up" or topology.get("tls")):
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = up, without tls"
+    if do == "slow-clients" and not topology.get("tls"):
+        yield ("faults", row, "do"), f"{do!r} needs topology.tls = true: handshakes that never end are among them"
     if do == "disk-lost" and topology.get("brokers_per_region", 1) < 3:
         yield ("faults", row, "do"), f"{do!r} needs topology.brokers_per_region = 3 or 5: else records are lost with it"
     if do == "certificates" and kind != "wan" and not topology.get("tls"):
@@ -373,7 +434,14 @@ def _wrong_faults(
     elif do.startswith("link-"):
         allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
         is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
-    elif do in ("region-loss", "grow", "certificates"):
+    elif do == "bit-flip":
+        places = [*names, *(f"leader of {topic}" for topic in topics), *(f"any of {region}" for region in regions)]
+        file, _, place = what.partition(" of ")
+        allowed = [f"FILE of BROKER of the files {', '.join(FILE_KINDS)} and the brokers {', '.join(places)}"]
+        is_known = file in FILE_KINDS and place in places
+    elif do == "region-add":
+        allowed, is_known = ["a name that no region has"], what not in regions and bool(_REGION.fullmatch(what))
+    elif do in ("region-loss", "grow", "certificates", "peer-flap", "power-cut", "disk-lies"):
         allowed, is_known = list(regions), what in regions
     elif do == "reassign":
         topic, _, brokers = what.partition(" to ")
@@ -383,6 +451,7 @@ def _wrong_faults(
         allowed = [
             *names,
             *(f"leader of {topic}" for topic in topics),
+            *(f"any of {region}" for region in regions),
             *(["gateway"] if do in ("kill", "stop") else []),
         ]
         is_known = what in allowed
@@ -417,6 +486,7 @@ def _made(name: str, document: Mapping[str, Any]) -> Campaign:
         stages=tuple(stages),
         users=tuple(Users(**row) for row in rows("users")),
         readers=tuple(_readers(row) for row in rows("readers")),
+        programs=tuple(Programs(**row) for row in rows("programs")),
         faults=tuple(sorted((fault for row in rows("faults") for fault in _faults(row)), key=lambda each: each.at_s)),
         target=Target(**table("target")),
         topology=topology,
@@ -438,7 +508,7 @@ def _faults(row: dict[str, Any]) -> Iterator[Fault]:
     """Yield a fault as often as it strikes."""
     for number in range(row.get("times", 1)):
         at_s = seconds_of(row["at"]) + number * seconds_of(row.get("every", "0s"))
-        amounts = {name: row[name] for name in ("ms", "percent", "mbit") if name in row}
+        amounts = {name: row[name] for name in ("ms", "percent", "mbit", "per_s") if name in row}
         yield Fault(at_s=at_s, do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), **amounts)
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from georelay.tls import TlsContexts, client_contexts
-from loadtest.load.campaign import SHARING, Campaign, Readers, Topic, Users
+from loadtest.load.campaign import SHARING, TRANSFORMER, Campaign, Readers, Topic, Users
 from loadtest.load.campaign_file import load
 
 PUBLISH, ABORT, DELIVER, LATE = "publish", "abort", "deliver", "late"  # what is counted; late: by slow readers
 COMPLETE: Final = "complete"
+PROGRAM: Final = "program"  # beside the load; Locust does not count it
+SHOWN: Final = "shown"  # by a damaged broker to nobody's reader
 REFUSED: Final = "refused"  # begins the note of what a broker refused and the client did not send again
 PADDING: Final = b"."
 SHOWN_BYTES_MAX: Final = 64
@@ -103,7 +105,9 @@ class Plan:
 
     def complete_readers(self) -> list[tuple[str, str, Readers, str]]:
         """Return the same for one more read of everything in every region."""
-        everything = Readers(topics=tuple(topic.name for topic in self.campaign.topics if not topic.filled_mb))
+        names = (topic.name for topic in self.campaign.topics if not topic.filled_mb)
+        made = {row.topics[1] for row in self.campaign.programs if row.kind == TRANSFORMER}  # judged by itself
+        everything = Readers(topics=tuple(name for name in names if name not in made))
         return [(f"{self.worker}-{COMPLETE}-{region}", region, everything, "") for region in self.regions]
 
 
@@ -156,6 +160,8 @@ def publisher_name(worker: str, row: int, region: str) -> str:
 
 def method_of(reader: str) -> str:
     """Return what deliveries to a reader are counted as: those to late ones say nothing about the mesh."""
+    if reader.startswith(SHOWN):
+        return SHOWN
     return LATE if f"-{LATE}" in reader else DELIVER
 
 

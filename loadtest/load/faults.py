@@ -1,24 +1,6 @@
 """The faults of campaigns: each is struck, holds for as long as the campaign says, and heals.
 
-| word | breaks | what | needs |
-|---|---|---|---|
-| kill | kill -9; it comes back after `for` | a process, or `leader of TOPIC` | up or wan |
-| stop | SIGSTOP, then SIGCONT | a process, or `leader of TOPIC` | up or wan |
-| region-loss | kill -9 of all brokers of a region | a region | up or wan |
-| link-cut | both directions between two regions, or of one region to all others | us-eu, or eu | up or wan |
-| link-one-way | what the first region sends to the second | us-eu | wan |
-| link-loss | `percent` of the packets are lost | us-eu, or eu | wan |
-| link-cap | each direction carries `mbit` Mbit/s | us-eu, or eu | wan |
-| link-slow | `ms` of round trip between two regions, or of one to all others | us-eu, or eu | wan |
-| link-flap | cuts and heals every second | us-eu, or eu | up or wan |
-| disk-slow | each sync takes `ms` | a broker, or `leader of TOPIC` | up or wan |
-| disk-full | the disk takes no more | a broker, or `leader of TOPIC` | up or wan |
-| disk-lost | kill -9, and its data is deleted; it comes back, empty, after `for` | the same, of 3 or 5 | up or wan |
-| clock-step | the wall clock steps by `ms` | a broker, or `leader of TOPIC` | up or wan |
-| grow | one broker more joins; after `for` it is drained and removed | a region | up |
-| reassign | its replicas move to these brokers, and stay there | TOPIC to us-1,us-2 | up or wan |
-| certificates | every broker gets a new one; connections that are open stay | a region | wan, or up with tls |
-
+Their words, what they break and what they need stand in docs/operate/load.md.
 Rule: what moves replicas (grow, disk-lost, reassign) is done, or healed, when they have settled.
 """
 
@@ -26,20 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from loadtest.campaign.mesh import CampaignFailed
+from georelay.pki.directory import PkiDirectory
+from loadtest.campaign.mesh import CampaignFailed, run_command
+from loadtest.load import attacks, flips, joining
 from loadtest.load.campaign import Fault
+from loadtest.load.links import Wire
 from loadtest.load.replicas import wait_until_heard
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
 
+SEGMENT_COUNTER: Final = 'georelay_bulk_bytes_total{direction="received"}'
 FLAP_S: Final = 1.0
+FLAP_SHARE: Final = 0.4  # of the connections, cut at a time
 QUEUE: Final = "100ms"  # longest wait in front of a cap
 More = dict[str, Any] | None  # what is worth knowing of what was done
 Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[More]]
@@ -61,6 +52,7 @@ async def _region_loss(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]
 async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
     holds = [stage.hold_file(name) for name in names]
     pids = stage.pids()
+    stage.killed.update(pids[name] for name in names if name in pids)
     for hold in holds:
         hold.touch()
     try:
@@ -111,9 +103,13 @@ async def _link_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            flapping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await flapping  # an error of a change is one of the campaign
+            await _cancelled(flapping)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task  # an error of a change is one of the campaign
 
 
 @asynccontextmanager
@@ -126,12 +122,84 @@ async def _changed_link(stage: Stage, what: str, change: str, *words: str) -> As
         await stage.wan("heal", *ends)
 
 
+def _peers(chosen: Callable[[Wire, str], bool], *, freezes: bool = False) -> Strike:
+    """Return the strike on the chosen connections between a broker and its peers."""
+
+    @asynccontextmanager
+    async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+        links = stage.links
+        wires = links.peers_where(lambda wire: chosen(wire, what))
+        if not freezes:
+            await links.cut_wires(wires)
+        for wire in wires if freezes else ():
+            links.peers[wire].freeze()
+        try:
+            yield
+        finally:
+            for wire in wires if freezes else ():
+                links.peers[wire].thaw()
+            await links.heal_wires(wires)
+
+    return strike
+
+
+@asynccontextmanager
+async def _peer_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    links, rng = stage.links, stage.rng
+    wires = links.peers_where(lambda wire: wire[0].rpartition("-")[0] == what)
+
+    async def flap() -> None:
+        while True:
+            await links.cut_wires([wire for wire in wires if rng.random() < FLAP_SHARE])
+            await asyncio.sleep(rng.uniform(0.05, 0.3))
+            await links.heal_wires(wires)
+            await asyncio.sleep(rng.uniform(0.05, 0.2))
+
+    flapping = asyncio.create_task(flap())
+    try:
+        yield
+    finally:
+        await _cancelled(flapping)
+        await links.heal_wires(wires)
+
+
+def _power_cut(**lies: bool) -> Strike:
+    """Return the strike that takes the power from all brokers of a region at once."""
+    broken = {"volatile_writes": True, **lies}
+
+    @asynccontextmanager
+    async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
+        names = [name for name in stage.pids() if name.rpartition("-")[0] == what]
+        for name in names:
+            await stage.tell(name, **broken)
+        await asyncio.sleep(stage.rng.uniform(0.2, 1.0))
+        async with _killed(stage, names):
+            for name in names:
+                await stage.gone(name)
+                await stage.tell(name, **dict.fromkeys(broken))
+            torn = [] if lies else sorted(stage.rng.sample(names, stage.rng.randint(1, len(names))))
+            yield {"torn": [await _tear(stage.data_of(name), stage.rng.randrange(2**32)) for name in torn]}
+
+    return strike
+
+
+async def _tear(data: Path, seed: int) -> str:
+    words = ("-P", "-m", "region.faults", "tear", "--break-things", "--data-dir", str(data), "--seed", str(seed))
+    code, said, why = await run_command((sys.executable, *words))
+    if code:
+        raise CampaignFailed(f"the log in {data} could not be torn: {why.strip()}")
+    done = json.loads(said)
+    return f"{data.name} {Path(done['segment']).name}@{done['position']} {done['kind']} ({done['size']} bytes)"
+
+
 def _told(settings: Callable[[Fault], dict[str, int]]) -> Strike:
     """Return the strike that tells a breakable broker what is broken."""
 
     @asynccontextmanager
     async def strike(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
         broken = settings(fault)
+        if "free_bytes" in broken:
+            stage.may_end.add(what)
         await stage.tell(what, **broken)
         try:
             yield
@@ -150,9 +218,15 @@ async def _grow(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def _region_add(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
+    yield await joining.join(stage, what)
+    await joining.compare(stage, what)
+
+
+@asynccontextmanager
 async def _disk_lost(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
     async with _killed(stage, [what]):
-        await stage.delete_data(what)
+        await asyncio.to_thread(shutil.rmtree, await stage.gone(what))
         await wait_until_heard(stage, what, heard=False)
         yield
     await wait_until_heard(stage, what, heard=True)
@@ -162,21 +236,57 @@ async def _disk_lost(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _reassign(stage: Stage, _fault: Fault, what: str) -> AsyncIterator[More]:
     topic, _, brokers = what.partition(" to ")
-    before = await stage.segment_bytes()
+    before = await _segment_bytes(stage)
     await stage.place(topic, brokers.split(","))
-    moved = await stage.segment_bytes() - before
+    moved = await _segment_bytes(stage) - before
     await stage.settle()
     yield {"segments_mb": round(moved / 1e6, 1)}
 
 
+async def _segment_bytes(stage: Stage) -> float:
+    """Return how many bytes of whole segments brokers have received from each other since each was started."""
+    return sum(float(line.split()[-1]) for line in await stage.metric_lines(SEGMENT_COUNTER))
+
+
 @asynccontextmanager
 async def _certificates(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    await asyncio.to_thread(stage.renew_certificates, what)
+    await asyncio.to_thread(_renew_certificates, stage, what)
+    yield
+
+
+def _renew_certificates(stage: Stage, region: str) -> None:
+    """Give every broker of a region a new certificate and key. Raises ConfigError."""
+    pki = PkiDirectory.open(stage.directory / "pki")
+    for listed in pki.listed():
+        kind, _, broker = listed.name.partition("-")
+        if kind == "broker" and stage.name_of(int(broker)).rpartition("-")[0] == region:
+            own = f"{listed.name}."  # the name that only a broker's certificate has comes by itself
+            pki.issue_broker(int(broker), hosts=tuple(x for x in listed.hosts if not x.startswith(own)), renew=True)
+
+
+@asynccontextmanager
+async def _kill_client(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    stage.programs[what].strike()
+    yield
+
+
+@asynccontextmanager
+async def _client_joins(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    stage.programs[what].join()
+    yield
+
+
+@asynccontextmanager
+async def _client_leaves(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    await stage.programs[what].leave()
     yield
 
 
 STRIKES: Final[dict[str, Strike]] = {
     "kill": _kill,
+    "kill-client": _kill_client,
+    "client-joins": _client_joins,
+    "client-leaves": _client_leaves,
     "stop": _stop,
     "region-loss": _region_loss,
     "link-cut": _link(lambda _: ("cut",)),
@@ -185,10 +295,21 @@ STRIKES: Final[dict[str, Strike]] = {
     "link-loss": _link(lambda fault: ("slow", "--loss", f"{fault.percent:g}%")),
     "link-cap": _link(lambda fault: ("slow", "--rate", f"{fault.mbit:g}mbit", "--queue", QUEUE)),
     "link-flap": _link_flap,
+    "peer-cut": _peers(lambda wire, name: name in wire),
+    "peer-blackhole": _peers(lambda wire, name: name in wire, freezes=True),
+    "peer-mute": _peers(lambda wire, name: wire[0] == name),
+    "peer-deaf": _peers(lambda wire, name: wire[1] == name),
+    "peer-flap": _peer_flap,
+    "power-cut": _power_cut(),
+    "disk-lies": _power_cut(lying_syncs=True),
     "disk-slow": _told(lambda fault: {"sync_delay_ms": int(fault.ms)}),
     "disk-full": _told(lambda _: {"free_bytes": 0}),
     "disk-lost": _disk_lost,
     "clock-step": _told(lambda fault: {"wall_step_ms": int(fault.ms)}),
+    "flood": attacks.flood,
+    "slow-clients": attacks.slow_clients,
+    "bit-flip": flips.bit_flip,
+    "region-add": _region_add,
     "grow": _grow,
     "reassign": _reassign,
     "certificates": _certificates,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +38,7 @@ async def wait_until_heard(stage: Stage, name: str, *, heard: bool) -> None:
         is_so = any(row["id"] == stage.broker_id(name) and row["alive"] == heard for row in rows)
         return "" if is_so else f"{name} is {'not heard' if heard else 'still heard'}"
 
-    await _until(wrong)
+    await until(wrong)
 
 
 async def wait_until_settled(stage: Stage) -> None:
@@ -58,7 +58,7 @@ async def wait_until_settled(stage: Stage) -> None:
                         return f"{topic.name} has not settled in {region}: {row}"
         return ""
 
-    await _until(wrong)
+    await until(wrong)
 
 
 async def compare(stage: Stage) -> None:
@@ -71,10 +71,14 @@ async def compare(stage: Stage) -> None:
         for topic in stage.campaign.topics:
             for partition, end, folders in await _level(stage, region, topic.name):
                 differ = await replicas_differ(folders, below=end)
-                row = {"second": time.time(), "of": f"{topic.name}/{partition}", "below": end}
-                row |= {"compared": list(folders), "differ": list(differ)}
-                with (stage.folder / "replicas.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+                note(stage, f"{topic.name}/{partition}", end, compared=list(folders), differ=differ)
+
+
+def note(stage: Stage, of: str, below: int, *, compared: Sequence[str], differ: Sequence[str]) -> None:
+    """Add a comparison to replicas.jsonl: who was compared below an offset, and who of them holds something else."""
+    row = {"second": time.time(), "of": of, "below": below, "compared": list(compared), "differ": list(differ)}
+    with (stage.folder / "replicas.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, dict[str, Path]]]:
@@ -83,9 +87,7 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
     Returns:
         One row per partition: (partition, committed end, broker -> folder of its replica).
     """
-    ends: dict[int, int] = {}
-    for row in (row for rows in (await _streams(stage, region, topic)).values() for row in rows):
-        ends[row["partition"]] = max(ends.get(row["partition"], 0), row["high_watermark"])
+    ends = await committed(stage, region, topic)
     found: dict[int, dict[str, Path]] = {}
 
     async def wrong() -> str:
@@ -99,8 +101,16 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
         is_level = partitions and all(len(found.get(at, ())) == len(row["replicas"]) for at, row in partitions.items())
         return "" if is_level else f"the replicas of {topic} in {region} do not come to {ends}"
 
-    await _until(wrong)
+    await until(wrong)
     return [(partition, ends.get(partition, 0), folders) for partition, folders in sorted(found.items())]
+
+
+async def committed(stage: Stage, region: str, topic: str) -> dict[int, int]:
+    """Return partition -> offset behind the last committed record, as the brokers of a region know it now."""
+    ends: dict[int, int] = {}
+    for row in (row for rows in (await _streams(stage, region, topic)).values() for row in rows):
+        ends[row["partition"]] = max(ends.get(row["partition"], 0), row["high_watermark"])
+    return ends
 
 
 async def _streams(stage: Stage, region: str, topic: str) -> dict[str, Rows]:
@@ -126,7 +136,7 @@ async def _rows(stage: Stage, region: str, path: str, key: str, *, but: str = ""
     return []
 
 
-async def _until(wrong: Callable[[], Awaitable[str]]) -> None:
+async def until(wrong: Callable[[], Awaitable[str]]) -> None:
     """Look again and again until nothing is wrong. Raises CampaignFailed with what is."""
     deadline = time.monotonic() + SETTLE_S
     while said := await wrong():

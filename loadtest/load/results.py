@@ -4,7 +4,8 @@ NAME.toml       the campaign as it was run            run.json       when, where
 seconds-*.jsonl what engines did each second           histories/     what clients sent, were told and read
 events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
 cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
-replicas.jsonl  replicas that were compared by their files    bed.json      how the test bed was
+replicas.jsonl  replicas and regions that were compared        bed.json      how the test bed was
+programs.jsonl  what came of programs beside the load
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
 """
@@ -37,8 +38,11 @@ from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, load
 from loadtest.load.clock_verdict_core import IN_TIME_MS, clock_faults
 from loadtest.load.figures_core import heal_lines, heals_of, idle_share, latency_lines, machine_lines
+from loadtest.load.programs_core import torn
 
-KILLS: Final = ("kill", "region-loss")
+KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
+WRITER: Final = "transactional-writer"
+ENDED: Final = "ended"  # a broker, by itself
 UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
 
 
@@ -56,6 +60,7 @@ class Results:
         self.events = _rows(folder / "events.jsonl")
         self.cpu = _rows(folder / "cpu.jsonl")
         self.replicas = _rows(folder / "replicas.jsonl")
+        self.programs = _rows(folder / "programs.jsonl")
         self.bed = self._document("bed.json")
         self.phases: list[PhaseReport] = []
         self.figures: list[str] = []
@@ -83,8 +88,20 @@ class Results:
             self.figures += heal_lines(heals)
             lines.append(verdict_core.judge_heals(heals, campaign.checks.caught_up_s_max))
         self.figures += machine_lines(self.cpu, self.bed, records=books.acked_total, from_s=self.began_s, to_s=to_s)
-        if campaign.checks.replicas:
+        if any(row.kind == WRITER for row in campaign.programs):
+            lines.append(verdict_core.judge_transactions(*torn(operations)))
+        lines += [
+            verdict_core.Line(what=row["what"], wanted=row["wanted"], found=row["found"], is_kept=row["kept"])
+            for row in self.programs
+        ]
+        if len(self.programs) < sum(row.kind != WRITER for row in campaign.programs):
+            invalid.append("a program beside the load did not come to its end")
+        if campaign.checks.slowdown_max is not None:
+            bound = campaign.checks.slowdown_max
+            lines += verdict_core.judge_slowdown(self.seconds, self.events, bound, from_s=self.began_s)
+        if campaign.checks.replicas or self.replicas:
             lines.append(verdict_core.judge_replicas(self.replicas))
+        lines += verdict_core.judge_endings([row["of"] for row in self.events if row["what"] == ENDED])
         if not any(stage.rate for stage in campaign.stages):
             return self._kept(lines, invalid)  # nothing was offered: there is nothing to count
         entries = self._document("locust.json").get("entries", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
-from loadtest.bench.machine import describe
+from loadtest.bench.machine import IdleWatch, cpu_seconds, describe
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.load.campaign import Campaign, Fault
+from loadtest.load.end_asker import EndAsker
 from loadtest.load.engine_values import written
 from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
-from loadtest.load.results import Results
+from loadtest.load.programs import Program
+from loadtest.load.results import ENDED, Results
 from loadtest.load.stage import Stage, opened
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
+SAMPLE_S: Final = 1.0
 COMPLETE_S: Final = 600
 REPORT_DONE: Final = (0, 1, 3)  # pass, breach, inconclusive: all of them are reports
 PHASES_SAID_MAX: Final = 25  # the page has all
@@ -85,12 +89,18 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
     """Run Locust, and break what the campaign breaks meanwhile."""
     locust = LocustProcesses(campaign, options, folder, stage)
     beside: list[asyncio.Task[None]] = []
+    asked = contextlib.AsyncExitStack()
     try:
+        for asker in _end_askers(stage):
+            await asked.enter_async_context(asker)
         await locust.start()
         began, began_ns = time.monotonic(), time.monotonic_ns()
-        beside = [asyncio.create_task(stage.sample_cpu())]
+        beside = [asyncio.create_task(_sample_cpu(stage))]
         beside += [asyncio.create_task(_fault(stage, fault, began)) for fault in campaign.faults]
+        ends = began + campaign.seconds
+        beside += [asyncio.create_task(_finish(program, ends)) for program in stage.programs.values()]
         await locust.ended()
+        await asked.aclose()
         await stage.note_bed(began_ns)
         for task in beside[1:]:
             await task
@@ -99,11 +109,59 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         await locust.stop()
+        await asked.aclose()
 
 
 async def _fault(stage: Stage, fault: Fault, began: float) -> None:
     await asyncio.sleep(began + fault.at_s - time.monotonic())
     await stage.break_it(fault)
+
+
+def _end_askers(stage: Stage) -> list[EndAsker]:
+    """Return who asks every broker of each topic's home for the ends of its partitions, where that is checked."""
+    histories = stage.folder / "histories"
+    return [
+        EndAsker(
+            stage.endpoints["regions"][topic.home]["kafka"],
+            topic.name,
+            topic.partitions,
+            site=topic.home,
+            linear=True,
+            directory=histories,
+        )
+        for topic in stage.campaign.topics
+        if stage.campaign.checks.ends and not topic.filled_mb
+    ]
+
+
+async def _sample_cpu(stage: Stage) -> None:
+    """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
+    before: dict[tuple[str, int], float] = {}
+    router = await stage.router()
+    idle = IdleWatch()
+    idle.start()
+    with (stage.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
+        while True:
+            now: dict[tuple[str, int], float] = {}
+            for name, pid in (stage.pids() | router).items():
+                with contextlib.suppress(OSError):
+                    now[name, pid] = cpu_seconds(pid)
+            shares = {
+                name: round(used - before[name, pid], 3) for (name, pid), used in now.items() if (name, pid) in before
+            }
+            file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(idle.share(), 3)}) + "\n")
+            file.flush()
+            idle.start()
+            for name, pid in before.keys() - now.keys():
+                if pid not in stage.killed and name not in stage.may_end:
+                    stage.note(what=ENDED, of=name)
+            before = now
+            await asyncio.sleep(SAMPLE_S)
+
+
+async def _finish(program: Program, ends: float) -> None:
+    await asyncio.sleep(ends - time.monotonic())
+    await program.finish()
 
 
 async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> None:
@@ -114,7 +172,7 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
         folder / "plan-complete.json",
         campaign=folder / f"{campaign.name}.toml",
         endpoints=stage.endpoints_file,
-        regions=campaign.topology.regions,
+        regions=stage.regions,  # one that joined, too
         folder=folder,
         worker="end",
     )

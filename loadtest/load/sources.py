@@ -296,8 +296,53 @@ class TextSource(LoopSource):
         return [Taken(*spot, int(offset), str(json.loads(record)["Body"]).encode())]
 
 
+class AiokafkaSource(LoopSource):
+    """aiokafka, every partition. What is asked of brokers that are down ends in an error, and it begins anew."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        from aiokafka import AIOKafkaConsumer, TopicPartition  # only where a campaign wants it
+
+        settings, tls = self.plan.settings, self.plan.tls()
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.plan.bootstrap(self.region).split(","),
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=int(WAIT_S * 1000),
+            request_timeout_ms=1_000,
+            metadata_max_age_ms=1_000,
+            security_protocol=settings.get("security.protocol", "plaintext").upper(),
+            ssl_context=tls.client() if tls else None,
+            sasl_plain_username=settings.get("sasl.username"),
+            sasl_plain_password=settings.get("sasl.password"),
+        )
+        self._stack.push_async_callback(self._consumer.stop)
+        await _translated(self._consumer.start())
+        self._consumer.assign([TopicPartition(*spot) for spot in positions])
+        for spot, offset in positions.items():
+            self._consumer.seek(TopicPartition(*spot), offset)
+
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+        found = await _translated(self._consumer.getmany(timeout_ms=int(WAIT_S * 1000), max_records=BATCH_RECORDS_MAX))
+        return [
+            Taken(row.topic, row.partition, row.offset, row.value or b"") for rows in found.values() for row in rows
+        ]
+
+
+async def _translated(work: Coroutine[Any, Any, Any]) -> Any:
+    """Return what aiokafka returns; its errors, which are nobody else's, become ours."""
+    from aiokafka.errors import KafkaError as AiokafkaError
+
+    try:
+        return await work
+    except AiokafkaError as error:
+        raise ConnectionError(str(error)) from error
+
+
 SOURCES: Final[dict[str, type[Source]]] = {
     "kafka": KafkaSource,
+    "aiokafka": AiokafkaSource,
     "group": GroupSource,
     "native": NativeSource,
     "queue": QueueSource,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,19 +15,18 @@ from typing import Any, Final
 
 import aiohttp
 
-from georelay.pki.directory import PkiDirectory
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
-from loadtest.bench.machine import IdleWatch, cpu_seconds
-from loadtest.campaign.filler import fill
-from loadtest.campaign.joined_broker import JoinedBroker, broker_id
+from loadtest.campaign.joined_broker import BesideBroker, JoinedBroker, NewRegion, broker_id
 from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay, get_json
 from loadtest.campaign.phases_core import HEALED
-from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
 from loadtest.load.campaign_file import BREAKABLE
+from loadtest.load.control_file import ControlFile
 from loadtest.load.faults import STRIKES
-from loadtest.load.links import LinkedMesh
+from loadtest.load.filler import fill
+from loadtest.load.links import PEERS_FILE, LinkedMesh
+from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
@@ -35,12 +34,12 @@ from loadtest.wan.wan_mesh import WanMesh
 DRAIN_S: Final = 180
 SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
+ANY_OF: Final = "any of "
+COORDINATOR_OF: Final = "coordinator of "
 LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
 GONE_S: Final = 10.0
 MOVE_S: Final = 1_800
-FILL_BYTES: Final = 64 * 1024  # of a value, nothing compresses it
-SEGMENT_COUNTER: Final = 'georelay_bulk_bytes_total{direction="received"}'
 
 
 class Stage:
@@ -61,7 +60,11 @@ class Stage:
         self._mesh = mesh
         self._user = user
         self._controls: dict[str, ControlFile] = {}
-        self._joined: dict[str, JoinedBroker] = {}
+        self._joined: dict[str, BesideBroker] = {}
+        self.flipping = asyncio.Lock()  # of bits: one after the other
+        self.killed: set[int] = set()  # processes that the campaign ended
+        self.programs: dict[str, Program] = {}
+        self.may_end: set[str] = set()  # brokers whose disk it takes away
         try:
             self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
             self.regions = tuple(self.endpoints["regions"])
@@ -73,6 +76,7 @@ class Stage:
     async def create(self, campaign: Campaign) -> None:
         """Create the topics of a campaign, and fill those that are to be full. Raises CampaignFailed."""
         self.campaign = campaign
+        self.rng = random.Random(campaign.seed)
         for topic in campaign.topics:
             words = ["topics", "create", topic.name, "--partitions", str(topic.partitions)]
             words += ["--homes", topic.homes, *(("--home", topic.home) if topic.home else ())]
@@ -82,12 +86,16 @@ class Stage:
                 await self.place(topic.name, topic.brokers)
             if topic.filled_mb:
                 await self._fill(topic)
+        (self.folder / "histories").mkdir(exist_ok=True)
+        for row in campaign.programs:
+            self.programs[row.name] = PROGRAMS[row.kind](self, row)
+            await self.programs[row.name].start()
 
     async def _fill(self, topic: Topic) -> None:
         brokers = self.endpoints["regions"][topic.home or self.regions[0]]["kafka"]
-        count = int(topic.filled_mb * 1e6 / FILL_BYTES)
-        settings = {"batch.size": 900_000, "queue.buffering.max.kbytes": 65_536, **self.settings}
-        await fill(brokers, topic.name, topic.partitions, count, lambda _: os.urandom(FILL_BYTES), **settings)
+        count, size = int(topic.filled_mb * 1e6 / topic.filled_record_bytes), topic.filled_record_bytes
+        where = (brokers, topic.name, topic.partitions)
+        await asyncio.to_thread(fill, *where, count=count, size=size, settings=self.settings)
 
     async def place(self, topic: str, brokers: Sequence[str]) -> None:
         """Have the replicas of a topic on these brokers, and wait until they are. Raises CampaignFailed."""
@@ -108,14 +116,36 @@ class Stage:
     async def break_it(self, fault: Fault) -> None:
         """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CampaignFailed."""
         what = fault.what
-        if what.startswith(LEADER_OF):
-            what = await self.leader_of(what.removeprefix(LEADER_OF))
+        for words in (LEADER_OF, ANY_OF, COORDINATOR_OF):  # of what is more: a file of the leader of a topic
+            if words in what:
+                head, _, name = what.partition(words)
+                what = head + await self._chosen(words, name)
         began = time.monotonic()
         async with STRIKES[fault.do](self, fault, what) as more:
-            self.note(what=fault.do, of=what, for_s=fault.for_s, took_s=time.monotonic() - began, **(more or {}))
+            told = dict(more or {})
+            self.note(what=fault.do, of=what, for_s=fault.for_s, took_s=time.monotonic() - began, **told)
             await asyncio.sleep(fault.for_s)
             began = time.monotonic()
-        self.note(what=HEALED, of=what, took_s=time.monotonic() - began)
+        later = {name: value for name, value in (more or {}).items() if name not in told}
+        self.note(what=HEALED, of=what, took_s=time.monotonic() - began, **later)
+
+    def name_of(self, broker: int) -> str:
+        """Return the name of a broker by its number in the mesh."""
+        return f"{self.regions[broker // BROKERS_OF_REGION - 1]}-{broker % BROKERS_OF_REGION}"
+
+    async def _chosen(self, words: str, name: str) -> str:
+        """Return the broker that words of a campaign mean, the same one for the same seed. Raises CampaignFailed."""
+        if words == LEADER_OF:
+            return await self.leader_of(name)
+        if words == ANY_OF:
+            return self.rng.choice(sorted(self.admins(name)))
+        deadline = time.monotonic() + LEADER_S
+        while time.monotonic() < deadline:
+            told = await self.ask(self.endpoints["gateway"]["http"][0], f"/v1/queues/{name}")
+            if told and told["coordinator"] > 0:
+                return self.name_of(told["coordinator"])
+            await asyncio.sleep(POLL_SECONDS)
+        raise CampaignFailed(f"queue {name} has no coordinator for {LEADER_S:g} s")
 
     async def leader_of(self, topic: str) -> str:
         """Return the broker that leads the first partition of a topic at its home, as soon as anybody there knows.
@@ -137,7 +167,7 @@ class Stage:
                 told = await self.ask(address, path)
                 leader = int(told["partition_states"][0]["leader"]) if told else 0
                 if leader > 0:
-                    name = f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
+                    name = self.name_of(leader)
                     if not self.hold_file(name).exists():
                         return name
             await asyncio.sleep(POLL_SECONDS)
@@ -146,7 +176,7 @@ class Stage:
     def admins(self, region: str) -> dict[str, str]:
         """Return the HTTP addresses of a region's brokers by their names, of those that joined too."""
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        addresses = self._mesh.endpoints["regions"][region]["admin"]
+        addresses = self._mesh.endpoints["regions"].get(region, {}).get("admin", ())
         joined = {name: each.listen["admin"] for name, each in self._joined.items() if name.startswith(f"{region}-")}
         return {f"{region}-{row}": address for row, address in enumerate(addresses, start=1)} | joined
 
@@ -156,17 +186,18 @@ class Stage:
         url = f"{self._mesh.scheme}://{address}{path}"
         return await get_json(url, headers=self._mesh.headers, tls=self._mesh.ssl_context)
 
-    async def segment_bytes(self) -> float:
-        """Return how many bytes of whole segments brokers have received from each other since each was started."""
+    async def metric_lines(self, begin: str) -> list[str]:
+        """Return the lines that begin so of the metrics of all brokers; one that is down has none."""
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        total, tls = 0.0, self._mesh.ssl_context or True
+        found: list[str] = []
+        tls = self._mesh.ssl_context or True
         async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
             for address in (admin for region in self.regions for admin in self.admins(region).values()):
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # it is down, and has received nothing
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     async with http.get(f"{self._mesh.scheme}://{address}/metrics", ssl=tls) as answer:
                         lines = (await answer.text()).splitlines()
-                    total += sum(float(line.split()[-1]) for line in lines if line.startswith(SEGMENT_COUNTER))
-        return total
+                    found += [line for line in lines if line.startswith(begin)]
+        return found
 
     def broker_id(self, name: str) -> int:
         """Return the number that a broker such as us-2 has in the mesh."""
@@ -175,20 +206,25 @@ class Stage:
 
     def data_of(self, name: str) -> Path:
         """Return where a broker of a mesh that was started here keeps its data."""
-        return self._directory / "brokers" / name
+        return self.directory / "brokers" / name
 
-    async def delete_data(self, name: str) -> None:
-        """Delete what a broker has that was killed. Raises CampaignFailed: it does not end."""
+    def address(self, name: str, listener: str) -> str:
+        """Return where a broker listens."""
+        region, _, number = name.rpartition("-")
+        return str(self.endpoints["regions"][region][listener][int(number) - 1])
+
+    async def gone(self, name: str) -> Path:
+        """Wait until a broker that was killed has ended; return its data. Raises CampaignFailed: it does not end."""
         deadline = time.monotonic() + GONE_S
         while name in self.pids():
             if time.monotonic() > deadline:
                 raise CampaignFailed(f"{name} was killed and is still there")
             await asyncio.sleep(POLL_SECONDS)
-        await asyncio.to_thread(shutil.rmtree, self.data_of(name))
+        return self.data_of(name)
 
     def hold_file(self, name: str) -> Path:
         """Return the file that keeps a killed process down while it is there."""
-        return self._directory / "run" / f"{name}.hold"
+        return self.directory / "run" / f"{name}.hold"
 
     async def wan(self, *words: str) -> None:
         """Change links: a test bed's, or cut and heal those on this machine. Raises CampaignFailed."""
@@ -201,6 +237,16 @@ class Stage:
         except RuntimeError as error:
             raise CampaignFailed(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
 
+    @property
+    def links(self) -> LinkedMesh:
+        """Return the mesh whose connections can be broken."""
+        assert isinstance(self._mesh, LinkedMesh), "the loader lets no other connections be broken"
+        return self._mesh
+
+    async def router(self) -> dict[str, int]:
+        """Return the process of a test bed's router, by name; none without one."""
+        return {"router": await asyncio.to_thread(self._mesh.router)} if isinstance(self._mesh, WanMesh) else {}
+
     async def note_bed(self, since_ns: int) -> None:
         """Write down how the test bed was since then (monotonic); nothing without one."""
         if isinstance(self._mesh, WanMesh):
@@ -208,19 +254,19 @@ class Stage:
             (self.folder / "bed.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
     async def tell(self, broker: str, **settings: Any) -> None:
-        """Tell a breakable broker what is broken. Raises CampaignFailed: it does not obey."""
+        """Tell a breakable broker what is broken; one that is down obeys later. Raises CampaignFailed: it does not."""
         if broker not in self._controls:
-            self._controls[broker] = ControlFile(control_path(self._directory / "config" / f"{broker}.toml"))
+            self._controls[broker] = ControlFile(control_path(self.directory / "config" / f"{broker}.toml"))
         control = self._controls[broker]
         control.set(**settings)
-        if not await control.obeyed(lambda: True):
+        if not await control.obeyed(lambda: broker in self.pids()):
             raise CampaignFailed(f"{broker} does not obey its control file {control.path}")
 
     @contextlib.asynccontextmanager
     async def one_broker_more(self, region: str) -> AsyncIterator[None]:
         """Let a broker join a region; afterwards drain it, remove it and stop it. Raises CampaignFailed."""
-        number = len(list((self._directory / "config").glob(f"{region}-*.toml"))) + 1
-        broker = JoinedBroker(self._directory, self._directory / "config" / f"{region}-1.toml", number)
+        number = len(list((self.directory / "config").glob(f"{region}-*.toml"))) + 1
+        broker = JoinedBroker(self.directory, self.directory / "config" / f"{region}-1.toml", number)
         identity = str(self.broker_id(broker.name))
         try:
             self._joined[broker.name] = broker
@@ -234,15 +280,26 @@ class Stage:
             del self._joined[broker.name]
             await broker.stop()
 
-    def renew_certificates(self, region: str) -> None:
-        """Give every broker of a region a new certificate and key. Raises ConfigError."""
-        pki = PkiDirectory.open(self._directory / "pki")
-        number = self.regions.index(region) + 1
-        for listed in pki.listed():
-            kind, _, broker = listed.name.partition("-")
-            if kind == "broker" and int(broker) // BROKERS_OF_REGION == number:
-                own = f"{listed.name}."  # the name that only a broker's certificate has comes by itself
-                pki.issue_broker(int(broker), hosts=tuple(x for x in listed.hosts if not x.startswith(own)), renew=True)
+    async def one_region_more(self, name: str) -> NewRegion:
+        """Let a region of one broker join; it stays. Everybody is told of it after that. Raises CampaignFailed."""
+        model = self.directory / "config" / f"{self.regions[0]}-1.toml"
+        joined = NewRegion(self.directory, model, region=name, region_number=len(self.regions) + 1)
+        await self.cli("region", "add", name, str(joined.region_number), "--seed", joined.seed)
+        self._joined[joined.name] = joined
+        await joined.start()
+        self.regions += (name,)
+        own = {listener: [address] for listener, address in joined.listen.items()}
+        self.endpoints = {**self.endpoints, "regions": {**self.endpoints["regions"], name: own}}
+        self.endpoints_file = self.folder / "endpoints.json"
+        self.endpoints_file.write_text(json.dumps(self.endpoints), encoding="utf-8")
+        return joined
+
+    async def stop_joined(self) -> None:
+        """Stop the brokers that joined and stayed, and the programs."""
+        for program in self.programs.values():
+            await program.stop()
+        for broker in self._joined.values():
+            await broker.stop()
 
     def note(self, **event: Any) -> None:
         """Write down that something happened, now."""
@@ -250,7 +307,8 @@ class Stage:
             file.write(json.dumps({"second": time.time(), "ns": time.monotonic_ns(), **event}) + "\n")
 
     @property
-    def _directory(self) -> Path:
+    def directory(self) -> Path:
+        """Return where a mesh that was started here keeps its files."""
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
         return self._mesh.directory / "mesh"
 
@@ -258,7 +316,7 @@ class Stage:
         """Return the processes that run of a mesh that was started here, by name."""
         if self._mesh is None:
             return {}
-        run = self._directory / "run"
+        run = self.directory / "run"
         pids = {}
         for path in sorted(run.glob("*.pid")):
             with contextlib.suppress(OSError, ValueError):  # it is down, or just being started again
@@ -266,29 +324,6 @@ class Stage:
                 os.kill(pid, 0)
                 pids[path.stem] = pid
         return pids
-
-    async def sample_cpu(self) -> None:
-        """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
-        before: dict[tuple[str, int], float] = {}
-        router = {"router": await asyncio.to_thread(self._mesh.router)} if isinstance(self._mesh, WanMesh) else {}
-        idle = IdleWatch()
-        idle.start()
-        with (self.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
-            while True:
-                now: dict[tuple[str, int], float] = {}
-                for name, pid in (self.pids() | router).items():
-                    with contextlib.suppress(OSError):
-                        now[name, pid] = cpu_seconds(pid)
-                shares = {
-                    name: round(used - before[name, pid], 3)
-                    for (name, pid), used in now.items()
-                    if (name, pid) in before
-                }
-                file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(idle.share(), 3)}) + "\n")
-                file.flush()
-                idle.start()
-                before = now
-                await asyncio.sleep(SAMPLE_S)
 
 
 @contextlib.asynccontextmanager
@@ -323,7 +358,11 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
     try:
         async with mesh:
             settings = mesh.client_settings if isinstance(mesh, WanMesh) else tls_settings(mesh)
-            yield Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
+            stage = Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
+            try:
+                yield stage
+            finally:
+                await stage.stop_joined()
     except RuntimeError as error:
         raise CampaignFailed(f"the mesh could not be started: {_last_line(str(error))}") from error
 
@@ -339,14 +378,23 @@ def _broker_program(campaign: Campaign, directory: Path) -> list[str]:
         file = directory / "clocks.json"
         file.write_text(json.dumps(clocks), encoding="utf-8")
         program += ["--clocks", str(file)]
+    if _has_peers(campaign):
+        program += ["--peers", str(directory / PEERS_FILE)]
     return [f"--broker-program={word}" for word in program]
 
 
+def _has_peers(campaign: Campaign) -> bool:
+    return any(fault.do.startswith("peer-") for fault in campaign.faults)
+
+
 def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:
-    """Return a mesh on this machine; its links go through forwarders only when the campaign breaks links."""
+    """Return a mesh on this machine; connections go through forwarders only when the campaign breaks them."""
     regions, count = campaign.topology.regions, campaign.topology.brokers_per_region
-    if any(fault.do.startswith("link-") for fault in campaign.faults):
-        return LinkedMesh(directory, regions=regions, brokers_per_region=count, arguments=arguments)
+    if any(fault.do.startswith(("link-", "peer-")) for fault in campaign.faults):
+        has_peers = _has_peers(campaign)
+        return LinkedMesh(
+            directory, regions=regions, brokers_per_region=count, arguments=arguments, has_peers=has_peers
+        )
     return MeshProcess(directory, regions=",".join(regions), brokers_per_region=count, arguments=arguments)
 
 

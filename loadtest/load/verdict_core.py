@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from loadtest.campaign.phases_core import HEALED
+from loadtest.history.verdict import Category
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
@@ -24,6 +26,9 @@ PASS, BREACH, INVALID = "PASS", "BREACH", "INVALID"
 EXIT_CODES: Final = {PASS: 0, BREACH: 1, INVALID: 2}
 EXIT_CANNOT_RUN: Final = 3
 CLOCK_STEP_MS_MAX: Final = 1.0
+TORN_SHOWN_MAX: Final = 5
+WARM_S: Final = 2.0
+NOISE_MS: Final = 10.0  # of the scheduler of a shared machine
 BUSY_SHARE: Final = 0.9  # of the seconds of an engine, the others may be busier
 
 
@@ -164,7 +169,8 @@ def judge_checks(
 ) -> list[Line]:
     """Judge what must be kept; `ended`: last words of the engines."""
     lines = []
-    if campaign.readers and (told := [row["has_all"] for row in ended if "has_all" in row]):
+    told = [row["has_all"] for row in ended if "has_all" in row]
+    if campaign.readers and told and not campaign.checks.finds_loss:  # nobody has what is lost
         found = "everything" if all(told) else "not everything"
         wanted = f"everything, {campaign.checks.settle_s:g} s after the load"
         lines.append(_line("every reader has", wanted, found, is_kept=all(told)))
@@ -174,7 +180,11 @@ def judge_checks(
             if history.is_valid
             else "; ".join(f"{count:,} x {category.name}" for category, count in history.counts.items())
         )
-        lines.append(_line("history", "nothing lost, twice, out of order", words, is_kept=history.is_valid))
+        if campaign.checks.finds_loss:
+            is_lost = history.count(Category.LOST_WRITE, Category.UNSEEN) > 0
+            lines.append(_line("history", "the loss is found", words, is_kept=is_lost))
+        else:
+            lines.append(_line("history", "nothing lost, twice, out of order", words, is_kept=history.is_valid))
     bound_s = campaign.checks.silence_s_max
     if bound_s is not None:
         found_s = books.longest_silence_ms / 1e3
@@ -184,8 +194,53 @@ def judge_checks(
     return lines
 
 
+def judge_slowdown(
+    told: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], factor: float, *, from_s: float
+) -> list[Line]:
+    """Judge deliveries while each fault held by those before the first: a record belongs to the second it came in.
+
+    Args:
+        told: what engines told each second. events: {"what", "of", "second": when}.
+    """
+    begun, spans = dict[str, tuple[str, float]](), []
+    for event in events:
+        if event["what"] != HEALED:
+            begun[event["of"]] = (event["what"], event["second"])
+        elif event["of"] in begun:
+            spans.append((*begun.pop(event["of"]), event["of"], event["second"]))
+
+    def delivered(from_s: float, to_s: float) -> Samples:
+        rows = totals_of([row for row in told if from_s + 1 <= row["second"] <= to_s + 1])
+        found = Samples()
+        for (method, _), samples in rows.items():
+            if method == "deliver":
+                found.extend(samples.told())
+        return found
+
+    before = delivered(from_s + WARM_S, min((begin for _, begin, _, _ in spans), default=from_s) - 1)
+    before_ms = before.quantile_ms(0.99)
+    bound_ms = max(factor * before_ms, before_ms + NOISE_MS)
+    lines = []
+    for what, begin, of, end in spans:
+        under = delivered(begin, end)
+        line = _latency(f"deliver p99 under {what} {of}", under, bound_ms)
+        lines.append(replace(line, is_kept=line.is_kept and before.n > 0))
+    return lines or [_line("deliver p99 under faults", f"<= {factor:g} x before", "nothing was broken", is_kept=False)]
+
+
+def judge_transactions(begun: int, there: int, torn: Sequence[str]) -> Line:
+    """Judge whether transactions are there as a whole."""
+    found = f"{begun:,} begun, {there:,} there, {', '.join(torn[:TORN_SHOWN_MAX]) or 'none'} torn"
+    return _line("transactions", "whole or not at all", found, is_kept=begun > 0 and not torn)
+
+
+def judge_endings(ended: Sequence[str]) -> list[Line]:
+    """Judge brokers that ended by themselves: no line where none has."""
+    return [_line("brokers that ended by themselves", "none", ", ".join(ended), is_kept=False)] if ended else []
+
+
 def judge_replicas(rows: Sequence[Mapping[str, Any]]) -> Line:
-    """Judge whether the files of replicas were equal, whenever they were compared.
+    """Judge whether replicas, or regions, were equal whenever they were compared.
 
     Args:
         rows: {"of": topic and partition, "compared": brokers, "differ": those of them that hold something else}.
@@ -193,7 +248,7 @@ def judge_replicas(rows: Sequence[Mapping[str, Any]]) -> Line:
     count = sum(len(row["compared"]) for row in rows)
     differ = [f"{broker} {row['of']}" for row in rows for broker in row["differ"]]
     found = f"{count:,} compared, {', '.join(differ) or 'none'} differs"
-    return _line("replicas", "equal by their files", found, is_kept=count > 0 and not differ)
+    return _line("replicas", "equal, record by record", found, is_kept=count > 0 and not differ)
 
 
 def judge_agreement(what: str, count: int, differences: Sequence[str]) -> Line:

@@ -1,41 +1,34 @@
-"""One short run of the campaign of groups for each client: three members, then kills, joins and leaves."""
+"""One short run of groups on real processes: members are killed, join and leave, and brokers are killed."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Iterator
-from typing import Any
+import json
+import re
+from pathlib import Path
 
 import pytest
 
-from loadtest.campaign.group_runs import REGION, Campaign
-from loadtest.campaign.mesh import new_mesh
-from loadtest.groups.member_process import missing_for
+from tests.e2e.test_e2e_chaos import CAMPAIGN, FAULT
+from tests.e2e.test_e2e_load import georelay
 
-pytestmark = pytest.mark.slow
-
-SECONDS = 6.0
+MEMBERS = '[[programs]]\nkind = "group-member"\ntopics = ["orders"]\nclient = "{client}"\ncount = 3\n'
+STEPS = ((6, "kill-client"), (11, "client-joins"), (18, "client-leaves"))
 
 
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
-    """One region for all runs: each has a topic and a group of its own, and begins when all brokers are back."""
-    scratch = tmp_path_factory.mktemp("groups")
-    mesh = new_mesh(scratch / "mesh", [REGION], "--restart")
-    asyncio.run(mesh.__aenter__())
-    try:
-        yield Campaign(mesh, scratch, rate=200, seconds=SECONDS)
-    finally:
-        mesh.stop()
-
-
-@pytest.mark.parametrize("client", ["confluent-kafka", pytest.param("sdk", marks=pytest.mark.slow)])
-async def test_a_group_processes_everything_while_members_and_its_coordinator_come_and_go(
-    client: str, campaign: Campaign, record_property: Any
-) -> None:
-    assert missing_for(client, os.environ) == ""
-    run = await campaign.run(client, 3, "range")
-    record_property("verdict", str(run.verdict))
-    assert run.verdict.is_exact, run.verdict
-    assert run.verdict.generations >= 3
+@pytest.mark.slow
+def test_groups_process_everything_while_members_and_coordinators_come_and_go(tmp_path: Path) -> None:
+    clients = ("confluent-kafka", "sdk")
+    file = tmp_path / "groups.toml"
+    faults = [FAULT.format(at=at, do=do, what=client) for client in clients for at, do in STEPS]
+    faults += [FAULT.format(at=14, do="kill", what="any of us")]
+    text = CAMPAIGN.replace('for = "16s"', 'for = "24s"').replace("partitions = 2", "partitions = 12")
+    file.write_text(text + "".join([*(MEMBERS.format(client=client) for client in clients), *faults]))
+    done = georelay("run", str(file), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    lines = [json.loads(row) for row in (folder / "programs.jsonl").read_text().splitlines()]
+    assert {line["what"] for line in lines} == {f"group {client}" for client in clients}
+    for line in lines:
+        assert line["kept"], line
+        (generations,) = re.findall(r"(\d+) generations", line["found"])
+        assert int(generations) >= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -12,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loadtest.campaign.mesh import create_topic, leader_of, wait_until_whole
-from loadtest.campaign.queue import QueueRun, parser
 from loadtest.mesh_process import MeshProcess
+from tests.e2e.real_mesh import create_topic, leader_of, wait_until_whole
+from tests.e2e.test_e2e_load import georelay
 
 READY_S = 90.0  # for a broker that was killed, on a busy machine
 
@@ -46,17 +47,14 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.mark.slow
-async def test_each_record_is_done_once_while_consumers_and_coordinators_are_killed(
-    mesh: MeshProcess, http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    options = parser().parse_args(
-        ["--records", "600", "--poison", "0.02", "--kill-consumer-s", "1.5", "--kill-coordinator-s", "4"]
-    )
-    run = QueueRun(options, mesh, http)
-    verdict = await run.run(tmp_path)
-    assert verdict.is_exact, verdict
-    assert run.coordinators_killed >= 1 and run.consumers_killed >= 1
-    assert verdict.redelivered > 0
+def test_each_record_is_done_once_while_consumers_and_coordinators_are_killed(tmp_path: Path) -> None:
+    done = georelay("run", "queue", "--seconds", "15", "--out", str(tmp_path))
+    (folder,) = tmp_path.iterdir()
+    (line,) = [json.loads(row) for row in (folder / "programs.jsonl").read_text().splitlines()]
+    assert line["kept"], done.stdout
+    assert " 0 delivered again" not in line["found"] and "killed 20 times" in line["found"]
+    events = [json.loads(row) for row in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["what"] for event in events].count("kill") == 6
 
 
 @pytest.mark.slow

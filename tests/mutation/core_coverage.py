@@ -37,7 +37,7 @@ CORES: Final = (
 )
 UNIT: Final = (
     *("audit", "clock", "control", "controller", "coordination", "gateway", "geo", "gossip", "groups", "history"),
-    *("homes", "loadtest", "loadtest_chaos", "loadtest_drill", "log", "mesh", "queues", "raft", "routing", "security"),
+    *("homes", "loadtest", "loadtest_drill", "log", "mesh", "queues", "raft", "routing", "security"),
     *("testbed", "text", "topics", "tracing", "transactions"),
 )
 PROPERTY: Final = (

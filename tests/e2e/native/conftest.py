@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.campaign.mesh import wait_until_whole
 from loadtest.mesh_process import MeshProcess
+from tests.e2e.real_mesh import wait_until_whole
 
 READY_S = 90.0  # for a broker that was killed, on a busy machine
 NUMBERS = itertools.count(1)

@@ -116,8 +116,6 @@ ELSEWHERE: Final = (
         _LOST_REGION,
         "tests/unit/homes/test_homes_drills.py",
     ),
-    Elsewhere("docs/operate/regions.md", ("georelay region add",), _LONG, "tests/e2e/geo/test_geo_regions.py"),
-    Elsewhere("docs/operate/regions.md", ("georelay audit",), _LONG, "tests/e2e/audit/test_e2e_audit.py"),
     Elsewhere("docs/operate/metrics.md", ("make alerts",), _LONG, "tests/unit/broker/test_broker_monitored.py"),
     Elsewhere(
         "docs/operate/traces.md",

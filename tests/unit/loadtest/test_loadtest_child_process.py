@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ WAITS = "import signal, sys; print('up', flush=True); signal.pause()"
 async def until_it_says(process: ChildProcess, words: str) -> None:
     async with asyncio.timeout(20):
         while process.last_words() != words:
+            await asyncio.sleep(0.01)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
             await asyncio.sleep(0.01)
 
 
@@ -46,7 +53,7 @@ async def test_without_a_log_its_output_and_errors_are_the_answer() -> None:
 
 async def test_a_kept_program_is_started_again_until_it_ends_well(tmp_path: Path) -> None:
     kept = KeptProcess("kept", lambda start: (PYTHON, "-c", f"import sys; sys.exit({3 - start})"), log=tmp_path / "log")
-    assert await kept.is_done(20)
+    await until(lambda: kept.starts == 3 and kept.ended_by_itself)
     assert (kept.starts, kept.deaths, kept.kills) == (3, 2, 0)
     await kept.stop()
 
@@ -56,7 +63,7 @@ async def test_a_kept_program_that_is_killed_comes_back_and_one_that_is_stopped_
     await until_it_says(kept, "up 1")
     kept.strike()
     await until_it_says(kept, "up 2")
-    assert not await kept.is_done(0)
+    assert kept.is_running
     await kept.stop()
     assert (kept.starts, kept.kills, kept.deaths, kept.is_running) == (2, 1, 0, False)
 

@@ -77,6 +77,6 @@ def test_a_table_has_its_width_where_the_output_is_no_terminal(capsys: pytest.Ca
 
 
 def test_every_command_line_knows_where_data_may_be() -> None:
-    parser = new_parser("campaign groups", "What it does.")
-    assert parser.prog == "python -m loadtest.campaign groups"
+    parser = new_parser("campaign.upgrade", "What it does.")
+    assert parser.prog == "python -m loadtest.campaign.upgrade"
     assert parser.parse_args(["--scratch", "/var/tmp"]).scratch == Path("/var/tmp")

@@ -1,4 +1,4 @@
-"""How the campaign of groups starts its members."""
+"""How campaigns start the members of groups."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.campaign.group_runs import MIXED, clients_of
 from loadtest.groups.member import MEMBERS
-from loadtest.groups.member_process import CLIENTS, GroupToJoin, MemberProcess
+from loadtest.groups.member_process import CLIENTS, MIXED, GroupToJoin, command_of, kinds_of
 
-TOLD = GroupToJoin(
-    bootstrap="127.0.0.1:9092", url="grpc://127.0.0.1:9093", group="g", topic="t", directory=Path("d"), assignor="range"
-)
+TOLD = GroupToJoin(bootstrap="127.0.0.1:9092", url="grpc://127.0.0.1:9093", group="g", topic="t", assignor="range")
 
 
 def command(client: str) -> list[str]:
-    return list(MemberProcess(client, f"{client}-1", TOLD)._command())
+    return list(command_of(client, f"{client}-1", TOLD, Path("d") / "events"))
 
 
 def test_six_kinds_of_clients_are_known() -> None:
@@ -30,12 +27,8 @@ def test_only_the_sdk_is_told_a_url_instead_of_kafka_addresses(client: str) -> N
     assert (TOLD.bootstrap in command(client)) == (client != "sdk")
 
 
-@pytest.mark.parametrize("members", [1, 3, 5, 6, 7])
-def test_a_mixed_group_of_every_size_has_the_sdk_in_it(members: int) -> None:
-    kinds = clients_of(MIXED, members, CLIENTS)
-    assert "sdk" in kinds[:members]
-    assert sorted(kinds) == sorted(CLIENTS)
-
-
-def test_a_group_of_one_client_has_no_other() -> None:
-    assert clients_of("kcat", 5, CLIENTS) == ["kcat"]
+def test_a_mixed_group_begins_with_the_sdk_and_has_everybody_who_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.groups.member_process.shutil.which", lambda _: "/there")
+    assert kinds_of(MIXED, {}) == ["sdk", "kcat", "kafka-python", "aiokafka", "confluent-kafka"]
+    assert kinds_of("kcat", {}) == ["kcat"]
+    assert kinds_of("kafkajs", {}) == []

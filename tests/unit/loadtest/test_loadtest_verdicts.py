@@ -4,38 +4,68 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.campaign.transactions_verdict_core import Fate, Journal, PipelineVerdict, judge_pipeline, read_journal
 from loadtest.groups import verdict_core as groups
+from loadtest.history.operation import Kind, Operation, Outcome
 from loadtest.load.clock_verdict_core import wrong_verdicts
+from loadtest.load.programs_core import piped, torn
+from loadtest.load.verdict_core import judge_transactions
 
 # --- transactions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["", "begin", "begin x", "begin -1", "commited 3", "fate unknown", "unknown 3"])
-def test_a_line_of_a_journal_that_is_none_means_nothing(line: str) -> None:
-    journal = Journal()
-    journal.add(line)
-    assert journal.fates == {}
+def written(name: str, *places: str) -> list[Operation]:
+    return [
+        Operation(
+            process="program-w",
+            number=row,
+            kind=Kind.PRODUCE,
+            key=place,
+            value=name,
+            offset=None,
+            outcome=Outcome.UNKNOWN,
+            invoked_ns=0,
+            completed_ns=None,
+        )
+        for row, place in enumerate(places)
+    ]
 
 
-def test_a_transaction_that_was_begun_again_after_a_crash_is_unknown_until_it_is_told() -> None:
-    assert read_journal("begin 3\naborted 3\nbegin 3\n").fates == {3: Fate.UNKNOWN}
-    assert read_journal("begin 3\nbegin 7\n").following == 8
+def read(site: str, place: str, *names: str) -> Operation:
+    return Operation(
+        process="end",
+        number=0,
+        kind=Kind.FETCH,
+        key=place,
+        records=tuple(enumerate(names)),
+        site=site,
+        final=True,
+        outcome=Outcome.OK,
+        invoked_ns=0,
+        completed_ns=1,
+    )
+
+
+def test_a_transaction_may_be_there_or_not_but_never_in_part() -> None:
+    begun = [*written("w:1", "a/0", "b/0"), *written("w:2", "a/0", "b/0")]
+    assert torn(begun) == (2, 0, [])
+    assert torn([*begun, read("us", "a/0", "w:1"), read("us", "b/0", "w:1")]) == (2, 1, [])
+    half = [*begun, read("us", "a/0", "w:1"), read("us", "b/0", "w:1"), read("eu", "a/0", "w:1")]
+    assert torn(half) == (2, 1, ["w:1 in eu"])
+    assert not judge_transactions(*torn(half)).is_kept
+    assert not judge_transactions(0, 0, []).is_kept
 
 
 @pytest.mark.parametrize(
     ("outputs", "wanted"),
     [
-        ([0, 1], PipelineVerdict(inputs=2, outputs=2, missing=0, repeated=0, foreign=0)),
-        ([0], PipelineVerdict(inputs=2, outputs=1, missing=1, repeated=0, foreign=0)),
-        ([0, 1, 1], PipelineVerdict(inputs=2, outputs=3, missing=0, repeated=1, foreign=0)),
-        ([0, 1, 2], PipelineVerdict(inputs=2, outputs=3, missing=0, repeated=0, foreign=1)),
+        (["0", "1"], {"inputs": 2, "missing": 0, "repeated": 0, "foreign": 0}),
+        (["0"], {"inputs": 2, "missing": 1, "repeated": 0, "foreign": 0}),
+        (["0", "1", "1"], {"inputs": 2, "missing": 0, "repeated": 1, "foreign": 0}),
+        (["0", "1", "2"], {"inputs": 2, "missing": 0, "repeated": 0, "foreign": 1}),
     ],
 )
-def test_each_input_that_is_missing_repeated_or_foreign_is_counted(outputs: list[int], wanted: PipelineVerdict) -> None:
-    found = judge_pipeline(range(2), outputs)
-    assert found == wanted
-    assert found.is_exact == (outputs == [0, 1])
+def test_each_input_that_is_missing_repeated_or_foreign_is_counted(outputs: list[str], wanted: dict[str, int]) -> None:
+    assert piped(["0", "1"], outputs) == wanted
 
 
 # --- groups ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.load.breakable_broker import control_path, prepared
+from loadtest.load.breakable_broker import control_path, prepared, wires_of
 
 CONFIG = 'mesh_id = "m"\nregion = "eu"\nclock_error_us = 0  # all brokers of a development mesh read one clock\nx = 1\n'
 
@@ -29,3 +29,11 @@ def test_a_broker_that_comes_back_finds_what_is_broken_as_it_was(tmp_path: Path)
     control_path(path).write_text('{"version": 1, "generation": 4, "free_bytes": 0}', encoding="utf-8")
     prepared(path, {})
     assert json.loads(control_path(path).read_text(encoding="utf-8"))["free_bytes"] == 0
+
+
+def test_a_broker_dials_the_forwarders_of_its_own_pairs_instead_of_its_peers(tmp_path: Path) -> None:
+    for row in (1, 2, 3):
+        (tmp_path / f"us-{row}.toml").write_text(f'[listen]\npeers = "127.0.0.1:{row}"\n')
+    peers = {"us-1 us-2": "127.0.0.1:12", "us-1 us-3": "127.0.0.1:13", "us-2 us-1": "127.0.0.1:21"}
+    wires = {"127.0.0.1:2": "127.0.0.1:12", "127.0.0.1:3": "127.0.0.1:13"}
+    assert wires_of(tmp_path / "us-1.toml", peers) == wires

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from georelay.cli.application import PLUGIN_GROUP, build_app
-from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, shipped, shortened
+from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, seeded, shipped, shortened
 from tests.tiers import in_one_test
 
 RIGHT = """\
@@ -96,7 +96,7 @@ WRONG = {
     "a fault of nobody": (
         '"us-1"',
         '"us-2"',
-        "38: faults[0].what: 'us-2' is not one of us-1, eu-1, leader of orders, gat",
+        "38: faults[0].what: 'us-2' is not one of us-1, eu-1, leader of orders, any",
     ),
     "a slow link here": (
         '"kill"',
@@ -181,6 +181,40 @@ WRONG = {
         'home = "us"\nfilled_mb = 1',
         "30: users[0].topics: 'orders' is filled before the load: nobody writes to it or reads it",
     ),
+    "a region that is there": ('"kill"', '"region-add"', "38: faults[0].what: 'us-1' is not one of a name that no re"),
+    "a bit of no file": (
+        '"kill"\nwhat = "us-1"',
+        '"bit-flip"\nwhat = "log of us-1"',
+        "38: faults[0].what: 'log of us-1' is not one of FILE of BROKER of the files sealed-log, running-log,",
+    ),
+    "a flood of nothing": ('"kill"', '"flood"', "35: faults[0]: per_s is missing: flood says by how much"),
+    "handshakes without TLS": (
+        '"kill"',
+        '"slow-clients"',
+        "37: faults[0].do: 'slow-clients' needs topology.tls = true",
+    ),
+    "a program of nobody": ('"kill"', '"kill-client"', "38: faults[0].what: 'us-1' is not one of the programs "),
+    "a pipeline to nowhere": (
+        "[[faults]]",
+        '[[programs]]\nkind = "transformer"\ntopics = ["orders"]\n[[faults]]',
+        "37: programs[0].topics: one transformer has two topics: what goes in, and where it comes out",
+    ),
+    "a member of no client": (
+        "[[faults]]",
+        '[[programs]]\nkind = "group-member"\ntopics = ["orders"]\n[[faults]]',
+        "35: programs[0]: client goes with group-member, and is needed there",
+    ),
+    "an assignor of others": (
+        "[[faults]]",
+        '[[programs]]\nkind = "group-member"\nclient = "sdk"\n'
+        'topics = ["orders"]\nassignor = "cooperative-sticky"\n[[faults]]',
+        "39: programs[0].assignor: 'cooperative-sticky' is known to confluent-kafka alone",
+    ),
+    "a coordinator of no queue": (
+        '"us-1"',
+        '"coordinator of bills"',
+        "38: faults[0].what: 'coordinator of bills' is not one of us-1, eu-1, leader of orders, any of us",
+    ),
     "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
 }
 
@@ -226,6 +260,20 @@ def test_replicas_are_compared_only_where_their_files_can_be_found(before: str, 
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('home = "us"\n', "", "needs to know the home of 'orders': say it there"),
+        ('"up"\n', '"up"\ntls = true\n', "needs topology.kind = up, without tls"),
+    ],
+)
+def test_ends_are_asked_for_only_where_their_home_is_known_and_can_be_asked(before: str, after: str, said: str) -> None:
+    text = RIGHT.replace("silence_s_max = 5", "ends = true")
+    assert parse(text, name="right", place="right.toml").checks.ends
+    with pytest.raises(CampaignError, match=rf"checks\.ends: {said}"):
+        parse(text.replace(before, after, 1), name="wrong", place="wrong.toml")
+
+
+@pytest.mark.parametrize(
     ("fault", "said"),
     [
         ('do = "link-loss"\nwhat = "us-eu"', "faults[0]: percent is missing: link-loss says by how much"),
@@ -268,6 +316,11 @@ def test_a_fault_of_a_shortened_campaign_holds_as_long_unless_it_would_hold_into
     faults = "".join(f'[[faults]]\nat = "{at}"\ndo = "kill"\nwhat = "us-1"\nfor = "{held}"\n\n' for at, held in moments)
     short = parse(shortened(RIGHT[:i] + faults + RIGHT[j:], seconds), name="short", place="short.toml")
     assert [fault.for_s for fault in short.faults] == held_s
+
+
+@pytest.mark.parametrize("text", [RIGHT, RIGHT.replace("seed = 7\n", "")], ids=["another seed", "a seed"])
+def test_a_campaign_takes_the_seed_that_is_asked_for(text: str) -> None:
+    assert parse(seeded(text, 12), name="seeded", place="seeded.toml").seed == 12
 
 
 def test_what_stands_on_one_line_cannot_be_shortened() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,22 +51,22 @@ async def test_a_fault_is_noted_once_it_is_done_and_once_it_is_undone(
 
 async def test_links_here_are_cut_once_between_two_regions_or_around_one(tmp_path: Path) -> None:
     mesh = LinkedMesh(tmp_path, regions=("us", "eu", "ap"), brokers_per_region=1)
-    done: list[tuple[str, tuple[str, str, int]]] = []
+    done: list[tuple[str, tuple[str, str]]] = []
 
-    def watched(what: str, key: tuple[str, str, int]) -> object:
+    def watched(what: str, wire: tuple[str, str]) -> object:
         async def change() -> None:
-            done.append((what, key))
+            done.append((what, wire))
 
         return change
 
-    for key, forwarder in mesh._forwarders.items():
+    for wire, forwarder in mesh.links.items():
         await forwarder.close()
-        forwarder.cut = watched("cut", key)  # type: ignore[assignment, method-assign]
-        forwarder.heal = watched("heal", key)  # type: ignore[assignment, method-assign]
+        forwarder.cut = watched("cut", wire)  # type: ignore[assignment, method-assign]
+        forwarder.heal = watched("heal", wire)  # type: ignore[assignment, method-assign]
     await mesh.cut("us", "eu")
     await mesh.cut("eu")
-    assert done[:2] == [("cut", ("us", "eu", 1)), ("cut", ("eu", "us", 1))]
-    assert {key[:2] for _, key in done[2:]} == {("eu", "ap"), ("ap", "eu")}
+    assert done[:2] == [("cut", ("us", "eu-1")), ("cut", ("eu", "us-1"))]
+    assert {wire for _, wire in done[2:]} == {("eu", "ap-1"), ("ap", "eu-1")}
     done.clear()
     await mesh.heal("us", "eu")
     await mesh.heal("us", "eu")
@@ -200,3 +201,90 @@ async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
     noted = json.loads((tmp_path / "bed.json").read_text())
     assert noted == {"lag_us": 1_500, "realtime": True, "congestion_control": "cubic"}
     assert mesh.router() == 77
+
+
+class Powered:
+    """A stage of three brokers, none of which is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rng = random.Random(1)
+        self.killed: set[int] = set()
+        self.done: list[str] = []
+        self.folder = folder
+
+    def pids(self) -> dict[str, int]:
+        return {"us-1": 2**22 + 1, "us-2": 2**22 + 2, "eu-1": 2**22 + 3}  # beyond what this system gives
+
+    def hold_file(self, name: str) -> Path:
+        return self.folder / f"{name}.hold"
+
+    def data_of(self, name: str) -> Path:
+        return self.folder / name
+
+    async def gone(self, name: str) -> Path:
+        self.done.append(f"{name} is gone")
+        return self.folder
+
+    async def tell(self, name: str, **settings: bool | None) -> None:
+        self.done.append(f"{name} {settings}")
+
+
+@pytest.mark.parametrize(("do", "lies"), [("power-cut", {}), ("disk-lies", {"lying_syncs": True})])
+async def test_power_is_taken_from_a_whole_region_whose_disks_forget(
+    do: str, lies: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn: list[str] = []
+
+    async def tear(data: Path, _: int) -> str:
+        torn.append(data.name)
+        return data.name
+
+    monkeypatch.setattr(faults, "_tear", tear)
+    stage: Any = Powered(tmp_path)
+    async with faults.STRIKES[do](stage, Fault(at_s=0, do=do), "us") as told:
+        broken = {"volatile_writes": True, **lies}
+        healed = dict.fromkeys(broken)
+        assert stage.done[:2] == [f"us-1 {broken}", f"us-2 {broken}"]
+        assert stage.done[2:] == ["us-1 is gone", f"us-1 {healed}", "us-2 is gone", f"us-2 {healed}"]
+        assert stage.hold_file("us-1").exists() and stage.hold_file("us-2").exists()
+        assert told == {"torn": torn} and bool(torn) is not bool(lies)
+    assert stage.killed == {2**22 + 1, 2**22 + 2}
+    assert not stage.hold_file("us-1").exists()
+
+
+async def test_what_a_strike_finds_out_while_it_holds_is_noted_when_it_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def strike(*_: object) -> AsyncIterator[dict[str, Any]]:
+        told: dict[str, Any] = {"begun": 1}
+        yield told
+        told["attempts"] = 7
+
+    monkeypatch.setitem(faults.STRIKES, "flood", strike)
+    endpoints = tmp_path / "endpoints.json"
+    endpoints.write_text('{"regions": {"us": {}}}')
+    stage = Stage(tmp_path, endpoints, mesh=None, settings={}, user="")
+    await stage.break_it(Fault(at_s=0, do="flood", what="us-1"))
+    done, healed = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert (done["begun"], "attempts" in done) == (1, False)
+    assert (healed["attempts"], "begun" in healed) == (7, False)
+
+
+@pytest.mark.parametrize(("what", "broken"), [("any of us", "us-"), ("sealed-log of any of us", "sealed-log of us-")])
+async def test_any_broker_of_a_region_is_the_same_one_for_the_same_seed(
+    what: str, broken: str, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck: list[str] = []
+
+    @asynccontextmanager
+    async def strike(_: object, __: object, name: str) -> AsyncIterator[None]:
+        struck.append(name)
+        yield
+
+    monkeypatch.setitem(faults.STRIKES, "kill", strike)
+    stage = await told.stage()
+    for _ in range(2):
+        stage.rng = random.Random(7)
+        await stage.break_it(Fault(at_s=0, do="kill", what=what))
+    assert struck[0] == struck[1] and struck[0].startswith(broken)

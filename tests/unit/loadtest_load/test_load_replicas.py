@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Played:
     campaign: Campaign = CAMPAIGN
     regions: tuple[str, ...] = ("us",)
     done: list[str] = field(default_factory=list)
+    killed: set[int] = field(default_factory=set)
 
     def admins(self, region: str) -> dict[str, str]:
         return ADMINS
@@ -51,8 +53,9 @@ class Played:
     def pids(self) -> dict[str, int]:
         return {}
 
-    async def delete_data(self, name: str) -> None:
-        self.done.append(f"{name} has nothing, held down: {self.hold_file(name).exists()}")
+    async def gone(self, name: str) -> Path:
+        self.done.append(f"{name} is gone, held down: {self.hold_file(name).exists()}")
+        return self.data_of(name)
 
     async def settle(self) -> None:
         self.done.append("settled")
@@ -113,11 +116,14 @@ async def test_a_replica_that_stays_behind_is_said_and_not_left_out(stage: Any) 
         await replicas.compare(stage)
 
 
-async def test_a_lost_disk_is_deleted_while_its_broker_is_down_and_filled_before_it_is_healed(stage: Any) -> None:
+async def test_a_lost_disk_is_deleted_while_its_broker_is_down_and_filled_before_it_is_healed(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "rmtree", lambda path: stage.done.append(f"{path} is deleted"))
     others = stage.answers["one", "/v1/brokers"]["brokers"]
     stage.answers["one", "/v1/brokers"] = {"brokers": [*others[:2], others[2] | {"alive": False}]}
     async with faults.STRIKES["disk-lost"](stage, Fault(at_s=0, do="disk-lost", what="us-3"), "us-3"):
-        assert stage.done == ["us-3 has nothing, held down: True"]
+        assert stage.done == ["us-3 is gone, held down: True", "data/us-3 is deleted"]
         stage.answers["one", "/v1/brokers"] = {"brokers": others}
-    assert stage.done[1:] == ["settled"]
+    assert stage.done[2:] == ["settled"]
     assert not stage.hold_file("us-3").exists()

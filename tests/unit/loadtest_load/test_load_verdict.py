@@ -27,7 +27,9 @@ from loadtest.load.verdict_core import (
     faults_of_generator,
     judge_agreement,
     judge_checks,
+    judge_endings,
     judge_replicas,
+    judge_slowdown,
     judge_target,
     totals_of,
 )
@@ -255,6 +257,55 @@ def test_a_lost_record_is_a_breach() -> None:
     (line,) = judge_checks(CAMPAIGN, check(lost), books_of(lost))
     assert not line.is_kept
     assert "UNSEEN" in line.found
+
+
+def test_a_loss_that_must_be_found_is_kept_by_the_loss_alone() -> None:
+    campaign = replace(CAMPAIGN, checks=Checks(finds_loss=True))
+    lost = [*HISTORY[:4], fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1")], final=True)]
+    assert judge_checks(campaign, check(lost), books_of(lost))[0].is_kept
+    whole = [*HISTORY[:4], fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1"), (2, "w1-0-us:3")], final=True)]
+    assert check(whole).is_valid
+    assert not judge_checks(campaign, check(whole), books_of(whole))[0].is_kept
+
+
+def test_what_a_damaged_broker_showed_is_nobodys_delivery() -> None:
+    shown = replace(fetch("us", [(0, "w1-0-us:0")]), process="shown-1")
+    books, plain = books_of([*HISTORY, shown]), books_of(HISTORY)
+    assert (books.pairs, books.read_at.keys()) == (plain.pairs, plain.read_at.keys())
+
+
+def test_a_broker_that_ended_by_itself_is_a_breach() -> None:
+    assert judge_endings([]) == []
+    (line,) = judge_endings(["us-1", "us-3"])
+    assert (line.found, line.is_kept) == ("us-1, us-3", False)
+
+
+def delivered(at: float, latency_ms: float) -> dict[str, Any]:
+    samples = Samples()
+    samples.add(latency_ms)
+    return second(at, done=[{"method": "deliver", "name": "us->us", **samples.told()}])
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "under_ms", "kept"), [(30, 59, True), (30, 61, False), (2, 11, True), (2, 13, False)]
+)
+def test_twice_the_latency_is_a_breach_but_for_the_noise_of_the_machine(
+    before_ms: float, under_ms: float, *, kept: bool
+) -> None:
+    told = [delivered(105, before_ms), delivered(115, under_ms), delivered(125, 900)]
+    events = [
+        {"what": "flood", "of": "us-1", "second": 110},
+        {"what": "healed", "of": "us-1", "second": 120},
+    ]
+    (line,) = judge_slowdown(told, events, 2.0, from_s=100)
+    assert line.is_kept is kept
+
+
+def test_a_fault_under_which_nothing_was_read_is_a_breach() -> None:
+    events = [{"what": "flood", "of": "us-1", "second": 110}, {"what": "healed", "of": "us-1", "second": 120}]
+    for told in ([delivered(105, 1)], [delivered(115, 1)], []):
+        assert not judge_slowdown(told, events, 2.0, from_s=100)[0].is_kept
+    assert not judge_slowdown([delivered(105, 1)], [], 2.0, from_s=100)[0].is_kept
 
 
 def test_invalid_comes_before_breach_and_breach_before_pass() -> None:

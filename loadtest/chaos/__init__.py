@@ -1,1 +1,0 @@
-"""Real brokers under load from foreign clients, one fault after the other, everything recorded and judged."""

@@ -1,0 +1,148 @@
+"""Programs beside the load: killed, started again, ended, and judged by what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadtest.campaign.mesh import CampaignFailed
+from loadtest.groups.verdict_core import Generation
+from loadtest.load import programs
+from loadtest.load.campaign import Campaign, Fault, Programs, Stage, Topic, Users
+from loadtest.load.faults import STRIKES
+from loadtest.load.programs import PROGRAMS, Program, Told
+
+CAMPAIGN = Campaign(
+    name="unit",
+    about="",
+    topics=(Topic(name="paid", partitions=3), Topic(name="shipped", partitions=3)),
+    stages=(Stage(seconds=10, users=1, rate=10),),
+    users=(Users(kind="kafka", topics=("paid",)),),
+)
+
+
+class Sleeper(Program):
+    """Does nothing for ever."""
+
+    def command(self, name: str, number: int, start: int) -> tuple[str, ...]:
+        return (sys.executable, "-c", "import time; time.sleep(600)")
+
+    def words(self, name: str, number: int, start: int) -> tuple[str, ...]:
+        return ()
+
+    async def judged(self) -> list[Told]:
+        return [{"what": "sleep", "wanted": "some", "found": "enough", "kept": True}]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Any:
+    return SimpleNamespace(
+        folder=tmp_path,
+        regions=("us",),
+        endpoints={"regions": {"us": {"kafka": ["one:1", "two:2"]}}, "gateway": {"http": ["gate:1"]}},
+        rng=random.Random(1),
+        campaign=CAMPAIGN,
+        programs={},
+    )
+
+
+async def test_a_program_that_is_killed_is_started_again_and_what_came_of_it_is_kept(stage: Any) -> None:
+    program = Sleeper(stage, Programs(kind="transformer", topics=("paid",), count=1))
+    stage.programs["transformer"] = program
+    await program.start()
+    (process,) = program.processes
+    await until(lambda: process.is_running)
+    async with STRIKES["kill-client"](stage, Fault(at_s=0, do="kill-client"), "transformer"):
+        await until(lambda: process.starts == 2 and process.is_running)
+    await program.finish()
+    assert not process.is_running
+    (line,) = (stage.folder / "programs.jsonl").read_text().splitlines()
+    assert json.loads(line)["found"] == "enough; killed 1 times, started 2 times"
+
+
+async def until(is_so: Any) -> None:
+    await asyncio.wait_for(_until(is_so), 30)
+
+
+async def _until(is_so: Any) -> None:
+    while not is_so():
+        await asyncio.sleep(0.01)
+
+
+def test_a_writer_that_starts_again_has_the_same_identity_and_another_name_and_history(stage: Any) -> None:
+    writers = PROGRAMS["transactional-writer"](
+        stage, Programs(kind="transactional-writer", topics=("paid", "shipped"), count=2)
+    )
+    first, second = (writers.words("program-w-0", 0, start) for start in (1, 2))
+    assert first[:5] == ("one:1,two:2", "program-w-0", "program-w-0.1-us", "3", "paid,shipped")
+    assert (second[1], second[2]) == ("program-w-0", "program-w-0.2-us")
+    assert Path(first[5]).name != Path(second[5]).name
+
+
+@pytest.mark.parametrize(
+    ("cooked", "kept"), [([b"<a:1:7:>", b"<a:2:7:>"], True), ([b"<a:1:7:>"] * 2, False), ([b"<a:9:7:>"], False)]
+)
+async def test_a_pipeline_is_judged_by_what_went_in_and_what_came_out(
+    cooked: list[bytes], kept: bool, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = {"paid": [b"a:1:7:", b"a:2:7:"], "shipped": cooked}
+    monkeypatch.setattr(programs, "read_all", lambda _, topic: stored[topic])
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    monkeypatch.setattr(programs, "DRAIN_S", 0.05)
+    (line,) = await PROGRAMS["transformer"](stage, Programs(kind="transformer", topics=("paid", "shipped"))).judged()
+    assert line["kept"] is kept
+
+
+def group(stage: Any, client: str, assignor: str = "range") -> Any:
+    stage.endpoints["regions"]["us"]["grpc"] = ["one:3"]
+    row = Programs(kind="group-member", topics=("paid",), client=client, assignor=assignor)
+    return PROGRAMS["group-member"](stage, row)
+
+
+async def test_a_client_that_is_not_installed_is_said_before_anything_is_loaded(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.groups.member_process.shutil.which", lambda _: None)
+    with pytest.raises(CampaignFailed, match="kcat is not installed"):
+        await group(stage, "kcat").start()
+
+
+@pytest.mark.parametrize(("offsets", "kept"), [((0, 1), True), ((0,), False), ((0, 1, 1), True)])
+async def test_a_group_is_judged_by_what_is_stored_what_members_did_and_what_the_coordinator_decided(
+    offsets: tuple[int, ...], kept: bool, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def generations(*_: object) -> list[Generation]:
+        return [Generation(number=1, stored_ms=1, assigned={"m": frozenset({0, 1, 2})}, committed={})]
+
+    monkeypatch.setattr(programs, "read_generations", generations)
+    monkeypatch.setattr(programs, "ends_of", lambda *_: {("paid", 0): 2})
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    monkeypatch.setattr(programs, "GROUP_S", 0.05)
+    members = group(stage, "aiokafka", "cooperative-sticky")
+    assert members.row.name == "aiokafka cooperative-sticky"
+    process: Any = SimpleNamespace(name="member", starts=2, log_file=stage.folder / "member.log")
+    members.processes.append(process)
+    held = {"e": "assigned", "t": 2, "member": "m", "partitions": [0, 1, 2]}
+    reads = [{"e": "read", "t": 3, "member": "m", "partition": 0, "offsets": [offset]} for offset in offsets]
+    (stage.folder / "member-1.events").write_text(json.dumps(held) + "\n")
+    (stage.folder / "member-2.events").write_text("".join(json.dumps(row) + "\n" for row in reads))
+    (line,) = await members.judged()
+    assert line["kept"] is kept, line
+
+
+async def test_one_more_joins_and_the_oldest_leaves(stage: Any) -> None:
+    program = Sleeper(stage, Programs(kind="transformer", topics=("paid",)))
+    stage.programs["transformer"] = program
+    await program.start()
+    async with STRIKES["client-joins"](stage, Fault(at_s=0, do="client-joins"), "transformer"):
+        await until(lambda: len(program.processes) == 2 and all(each.is_running for each in program.processes))
+    async with STRIKES["client-leaves"](stage, Fault(at_s=0, do="client-leaves"), "transformer"):
+        assert [each.is_running for each in program.processes] == [False, True]
+    await program.stop()

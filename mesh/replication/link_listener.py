@@ -2,8 +2,8 @@
 
 Rule 1: the first byte decides: a frame begins with a zero (it is below 16 MiB), HTTP/2 with a "P". Whoever has not
         shown within MEET_S that it is a broker of the mesh is cut off, an address has STRANGERS_PER_ADDRESS_MAX such
-        connections, and none of them says more than FIRST_WORDS_BYTES_MAX: strangers keep no region from dialling, and
-        hold no memory.
+        connections, and none of them says more than FIRST_WORDS_BYTES_MAX. Of STRANGERS_MAX the oldest goes for one
+        more, because a broker shows it in a moment: strangers keep no region from dialling, and hold no memory.
 Rule 2: what is HTTP/2 is passed on to a gRPC server on the loopback, without TLS, which serves nobody else: it knows
         the connections that are passed on by their near end, and whose certificates they showed. It is started when
         the first such broker comes.
@@ -50,6 +50,7 @@ LIMITS: Final = AdmissionLimits(
     handshake_s=DIAL_MS_MAX / 1000,
 )
 STRANGERS_PER_ADDRESS_MAX: Final = 32
+STRANGERS_MAX: Final = 400  # a machine has as many addresses on loopback as it likes
 MEET_S: Final = DIAL_MS_MAX / 1000  # as long as its dial may take
 FIRST_FRAME_BYTES_MAX: Final = 4 * KIB  # an OPEN or a PROOF
 FIRST_WORDS_BYTES_MAX: Final = 64 * KIB  # the same in HTTP/2, with all that goes before
@@ -79,6 +80,7 @@ class LinkListener:
         self.counters = AdmissionCounters() if counters is None else counters
         self.connections: set[_Accepted] = set()
         self.strangers: Counter[str] = Counter()  # connections by address, until they are those of brokers
+        self.unmet: dict[_Accepted, None] = {}  # the same, the oldest first
         self.older = GrpcLinks(accept, counters=self.counters)
         if tls is not None:
             tls.speak(*PROTOCOLS)
@@ -127,19 +129,25 @@ class _Accepted(FrameReader):
             owner.counters.refuse(Refusal.TOO_MANY_OF_ADDRESS)
             self._transport.abort()
             return
+        if len(owner.unmet) >= STRANGERS_MAX:
+            next(iter(owner.unmet)).not_met(Refusal.TOO_MANY)
         owner.connections.add(self)
+        owner.unmet[self] = None
         self._group = group
         owner.strangers[group] += 1
-        self._deadline = asyncio.get_running_loop().call_later(MEET_S, self._not_met)
+        self._deadline = asyncio.get_running_loop().call_later(MEET_S, self.not_met)
 
-    def _not_met(self) -> None:
-        self._owner.counters.refuse(Refusal.NO_SIGN_IN)
+    def not_met(self, reason: Refusal = Refusal.NO_SIGN_IN) -> None:
+        """Cut it off, for it has not shown what it is."""
+        self._owner.counters.refuse(reason)
+        self._met()
         self.end()
 
     def _met(self) -> None:
         """It is a broker of the mesh, or gone."""
         if self._deadline is not None:
             self._deadline.cancel()
+        self._owner.unmet.pop(self, None)
         group, self._group = self._group, None
         if group is not None:
             strangers = self._owner.strangers
@@ -177,7 +185,7 @@ class _Accepted(FrameReader):
         else:
             self._passed_bytes += nbytes
             if self._group is not None and self._passed_bytes > FIRST_WORDS_BYTES_MAX:
-                self._not_met()
+                self.not_met()
                 return
             self._relay.write(bytes(memoryview(self._buffer)[:nbytes]))
 

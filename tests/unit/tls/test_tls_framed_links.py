@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -328,6 +329,23 @@ async def test_strangers_are_few_whatever_they_say_and_have_an_end(
     assert await end.frames.get() == b"heard open"
     assert not home.listener.strangers
     await closed(end)
+
+
+async def test_of_many_strangers_the_oldest_goes_for_a_broker_that_dials(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_listener, "STRANGERS_MAX", 3)
+    home = await start()
+    oldest, *others = [await asyncio.open_connection("127.0.0.1", home.port) for _ in range(3)]
+    end = End(carriers().dial(home.target))
+    end.link.send(b"open")
+    assert await end.frames.get() == b"heard open"
+    with suppress(ConnectionResetError):
+        assert await oldest[0].read() == b""
+    assert (home.counters.refused, len(home.listener.unmet)) == ({Refusal.TOO_MANY: 1}, 2)
+    await closed(end)
+    for _, writer in (oldest, *others):
+        writer.close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ Rule 4: who waits for room holds nothing: what it has read is read again. Who ho
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -29,7 +29,7 @@ RECORD_TEXT_BYTES_MAX: Final = 16 * MIB  # of a record as JSON; a larger one is 
 ESCAPED: Final = 6  # JSON takes so many bytes for one
 ROOM_S: Final = 10.0
 
-_Line = deque[tuple["asyncio.Future[None]", "AnswerRoom", int]]
+_Line = OrderedDict["asyncio.Future[None]", tuple["AnswerRoom", int]]  # who waits, the first first
 
 
 class AnswerMemory:
@@ -56,18 +56,19 @@ class AnswerMemory:
         self._shares.add(principal, -size_bytes)
         for caller in tuple(self._lines):
             line = self._lines[caller]
-            while line and (line[0][0].done() or line[0][1].has(line[0][2])):
-                turn, _, _ = line.popleft()
-                if not turn.done():
+            while line:
+                turn, (room, wanted_bytes) = next(iter(line.items()))
+                if not turn.done():  # or it has just left, and its line too in this turn of the loop
+                    if not room.has(wanted_bytes):
+                        break
                     turn.set_result(None)
                 self._lines.move_to_end(caller)
-            if not line:
-                del self._lines[caller]
+                self._leave(caller, turn)
 
     async def wait(self, principal: str, room: AnswerRoom, size_bytes: int) -> None:
         """Return once `room` has so much. Raises Busy: not in ROOM_S; it holds nothing."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(principal, deque()).append((turn, room, size_bytes))
+        self._lines.setdefault(principal, OrderedDict())[turn] = room, size_bytes
         try:
             async with asyncio.timeout(ROOM_S):
                 await turn
@@ -75,6 +76,13 @@ class AnswerMemory:
             room.end()  # it may have come just then
             held = self._shares.held_by(principal)
             raise Busy(f"{held} bytes of answers wait for clients of {principal} that do not read: try again") from None
+        finally:
+            self._leave(principal, turn)
+
+    def _leave(self, principal: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(principal)
+        if line is not None and line.pop(turn, None) is not None and not line:
+            del self._lines[principal]
 
 
 ANSWERS: Final = AnswerMemory()

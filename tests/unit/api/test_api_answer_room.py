@@ -74,6 +74,7 @@ async def test_who_finds_no_room_in_time_is_told_and_who_leaves_takes_none(monke
         await second.wait()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
+    assert not memory._lines, "nothing is kept of who waits no more"
     first.end()
     assert memory.used_bytes == 0
 

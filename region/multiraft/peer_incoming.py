@@ -2,7 +2,9 @@
 
 Rule 1: it believes nothing before HELLO, and the PROOF behind it where the mesh has a secret; garbage closes the
 connection.
-Rule 2: a paused lane is not read at all: what its peer wants to send waits in the peer's own buffers.
+Rule 2: where INCOMING_MAX connections are open, the oldest of those that nobody knows yet goes for one more: a broker
+shows who it is in a moment, and strangers keep none from dialling.
+Rule 3: a paused lane is not read at all: what its peer wants to send waits in the peer's own buffers.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ class IncomingConnection(FrameReader):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._paused = False
+        self._since_s = 0.0
 
     @property
     def peer(self) -> BrokerId | None:
@@ -90,11 +93,25 @@ class IncomingConnection(FrameReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop has transport classes of its own: isinstance would refuse them.
         self._transport = cast("asyncio.Transport", transport)
-        if self._owner.stopped or len(self._owner.incoming) + len(self._owner.linked) >= INCOMING_MAX:
+        if self._owner.stopped or not self._has_room():
             self.close()
             return
         self._owner.incoming.add(self)
+        self._since_s = asyncio.get_running_loop().time()
         self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_MS / 1000, self._hello_missing)
+
+    def _has_room(self) -> bool:
+        """Return whether one more may be open; the oldest stranger goes for it."""
+        owner = self._owner
+        if len(owner.incoming) + len(owner.linked) < INCOMING_MAX:
+            return True
+        strangers = [other for other in owner.incoming if other._peer is None]
+        if not strangers:
+            return False
+        oldest = min(strangers, key=lambda other: other._since_s)
+        owner.incoming.discard(oldest)
+        oldest.close()
+        return True
 
     def pause_writing(self) -> None:
         if self._link is not None:

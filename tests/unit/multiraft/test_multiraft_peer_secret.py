@@ -13,7 +13,7 @@ import pytest
 
 from georelay.ids import BrokerId
 from mesh.listening.mesh_secret import Call, MeshSecret
-from region.multiraft import peer_outgoing
+from region.multiraft import peer_incoming, peer_outgoing
 from region.multiraft.peer_hello import CHALLENGE_FRAME_BYTES, encode_hello, purpose
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 
@@ -150,6 +150,25 @@ async def test_a_stranger_is_closed(start: Start, said: bytes) -> None:
             pass
     assert heard.frames.empty()
     writer.close()
+
+
+async def test_strangers_that_fill_the_listener_keep_no_broker_from_dialling(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_incoming, "INCOMING_MAX", 3)
+    here, heard, port = await start(ME, OURS, {PEER: 1})
+    strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    strangers[2][1].write(hello())  # it knows the mesh id, and is challenged
+    while len(here.incoming) < 3:
+        await asyncio.sleep(0)
+    there, _, _ = await start(PEER, OURS, {ME: port})
+    while not there.send(ME, Lane.CONTROL, FrameKind.RAFT, [b"entries"]):
+        await asyncio.sleep(0.001)
+    async with asyncio.timeout(5):
+        assert await heard.frames.get() == (PEER, b"entries")
+    assert len(here.incoming) == 3
+    for _, writer in strangers:
+        writer.close()
 
 
 async def test_a_stranger_on_the_port_of_a_broker_that_is_down_is_told_nothing(start: Start) -> None:

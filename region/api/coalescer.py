@@ -33,6 +33,7 @@ log = structlog.get_logger()
 LANES_MAX: Final = 20_000
 ALL_LANES_BYTES_MAX: Final = 128 * MIB  # waiting and in flight together
 ALLOCATE_RETRY_S: Final = 0.1
+PACE_NS: Final = 5_000_000  # between two batches of a lane in which callers wait for each other
 OUTAGE_NS: Final = 5_000_000_000  # without a leader: longer than an election on a busy machine
 
 __all__ = ["Coalescer", "NewRecord", "Publisher"]
@@ -70,7 +71,7 @@ class Coalescer:
         self._entry_region = entry_region
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._limits = limits or LaneLimits(patience_ns=OUTAGE_NS)
+        self._limits = limits or LaneLimits(pace_ns=PACE_NS, patience_ns=OUTAGE_NS)
         self._lanes: dict[_Place, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0

@@ -4,7 +4,8 @@ One `Lane` per (topic, partition) turns chunks of records into batches with a pr
 
 Rule 1: chunks leave in the order they came; a chunk is never split.
 Rule 2: an idle lane sends at once; while a batch is in flight, chunks gather for at most `linger_ns`,
-        `batch_bytes` or `batch_records`, whichever comes first.
+        `batch_bytes` or `batch_records`, whichever comes first. A lane whose last batch held more than one chunk is
+        busy: its next batch leaves no sooner than `pace_ns` after that one, unless it is full.
 Rule 3: at most IN_FLIGHT_MAX batches are out, as many as streams remember per producer; so a resend of any of
         them with its old sequence is recognised as a duplicate and answered with the old offset.
 Rule 4: after a failure nothing new is sent until every batch in flight has an answer; then the failed ones are
@@ -58,6 +59,7 @@ class LaneLimits:
     """Bounds of one lane. Larger batches cost less CPU per record; longer linger costs latency."""
 
     linger_ns: int = COALESCE_MS_MAX * 1_000_000
+    pace_ns: int = 0  # between two batches of a busy lane: a batch costs as much as dozens of records
     batch_bytes: int = 256 * KIB
     batch_records: int = 10_000
     queue_bytes: int = 16 * MIB  # waiting, not in flight; beyond it callers get Busy
@@ -136,6 +138,7 @@ class Lane(Generic[C]):
     _waiting_records: int = 0
     _batches: deque[LaneBatch[C]] = field(default_factory=deque)  # cut and not finished, oldest first
     _resend_at_ns: int = 0
+    _not_before_ns: int = 0  # the next batch, unless it is full
     _stamp_anew: bool = False
     _outage: Outage | None = None
 
@@ -189,9 +192,10 @@ class Lane(Generic[C]):
             return head
         if self.state is not LaneState.FLOWING or not self._waiting or len(self._batches) >= IN_FLIGHT_MAX:
             return None
-        if self._batches and not self._is_due(now_ns):
+        if not self._is_full() and now_ns < self._due_at_ns():
             return None
         batch = self._cut()
+        self._not_before_ns = now_ns + self.limits.pace_ns if len(batch.chunks) > 1 else 0
         self._stamp(batch)
         batch.out = True
         self._batches.append(batch)
@@ -208,7 +212,7 @@ class Lane(Generic[C]):
             oldest = self._waiting[0].arrived_ns
             times.append(oldest + self.limits.deadline_ns)
             if self.state is LaneState.FLOWING and len(self._batches) < IN_FLIGHT_MAX:
-                times.append(oldest + self.limits.linger_ns)
+                times.append(self._due_at_ns())
         return min(times, default=None)
 
     def acked(self, batch: LaneBatch[C]) -> bool:
@@ -324,13 +328,12 @@ class Lane(Generic[C]):
         else:
             self.state = LaneState.FLOWING
 
-    def _is_due(self, now_ns: int) -> bool:
-        limits = self.limits
-        return (
-            now_ns - self._waiting[0].arrived_ns >= limits.linger_ns
-            or self._waiting_bytes >= limits.batch_bytes
-            or self._waiting_records >= limits.batch_records
-        )
+    def _is_full(self) -> bool:
+        return self._waiting_bytes >= self.limits.batch_bytes or self._waiting_records >= self.limits.batch_records
+
+    def _due_at_ns(self) -> int:
+        linger_ns = self.limits.linger_ns if self._batches else 0
+        return max(self._waiting[0].arrived_ns + linger_ns, self._not_before_ns)
 
     def _cut(self) -> LaneBatch[C]:
         """Take the chunks of the next batch off the queue: at least one, then as many as fit."""

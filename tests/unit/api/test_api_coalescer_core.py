@@ -81,6 +81,41 @@ def test_a_full_batch_does_not_wait(chunk: Chunk) -> None:
     assert lane.next_batch(0) is not None
 
 
+def paced(chunks: int) -> Lane[Chunk]:
+    """Return a lane with nothing in flight that sent a batch of so many chunks at 0."""
+    lane: Lane[Chunk] = Lane(limits=replace(LIMITS, pace_ns=5 * MS))
+    lane.producer_assigned(7)
+    for _ in range(chunks):
+        lane.offer(0, Chunk())
+    batch = lane.next_batch(0)
+    assert batch is not None
+    assert lane.acked(batch)
+    return lane
+
+
+def test_a_lane_whose_callers_come_together_sends_one_batch_per_pace() -> None:
+    lane = paced(chunks=2)
+    lane.offer(1 * MS, Chunk())
+    lane.offer(4 * MS, Chunk())
+    assert lane.next_batch(5 * MS - 1) is None
+    assert lane.wake_at_ns() == 5 * MS
+    batch = lane.next_batch(5 * MS)
+    assert batch is not None
+    assert len(batch.chunks) == 2
+
+
+def test_a_caller_who_publishes_alone_is_not_paced() -> None:
+    lane = paced(chunks=1)
+    lane.offer(1 * MS, Chunk())
+    assert lane.next_batch(1 * MS) is not None
+
+
+def test_a_full_batch_does_not_wait_for_the_pace() -> None:
+    lane = paced(chunks=2)
+    lane.offer(1 * MS, Chunk(size_bytes=100))
+    assert lane.next_batch(1 * MS) is not None
+
+
 def test_a_batch_stops_before_the_chunk_that_does_not_fit() -> None:
     lane = flowing()
     for size in (60, 30, 20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -78,7 +79,7 @@ class Guarded:
             knows_brokers=True,
         )
         metrics = BrokerMetrics(cluster, KafkaCounters())
-        self.coalescer = Coalescer(cluster, entry_region=1, wall_ns=lambda: 1, monotonic_ns=lambda: 1)
+        self.coalescer = Coalescer(cluster, entry_region=1, wall_ns=lambda: 1, monotonic_ns=time.monotonic_ns)
         publisher, reader = RecordPublisher(cluster, self.coalescer), StreamReader(cluster)
         self.quotas = Quotas(book=lambda: self.book, monotonic_s=lambda: 0.0)
         coordinators = self.coordinators = InMemoryCoordinators()

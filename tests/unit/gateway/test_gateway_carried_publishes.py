@@ -317,6 +317,25 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
+async def test_while_others_wait_calls_of_one_pace_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried_publishes, "PACE_S", 0.2)
+    monkeypatch.setattr(carried_publishes, "PACE_S_MAX", 0.2)
+    call: Any = FakeCall()
+    call.room.set()
+    streams = PublishStreams()
+    stream = await open_stream(streams, call)
+    begun(stream, b"first")
+    await until(lambda: len(call.written) == 1)
+    begun(stream, b"second")  # nothing was written lately that others waited with
+    await until(lambda: len(call.written) == 2)
+    for request in (b"third", b"fourth"):
+        begun(stream, request)
+        await some_turns()
+    await until(lambda: len(call.written) > 2)
+    assert [call.request for call in call.written[2].calls] == [b"third", b"fourth"]
+    await streams.close()
+
+
 async def test_what_was_not_written_when_a_stream_ends_was_not_sent() -> None:
     call: Any = FakeCall()
     streams = PublishStreams()

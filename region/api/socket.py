@@ -3,7 +3,8 @@
 Rule 1: messages are worked on in the order in which they came. Publishes wait for their commits side by side,
         PUBLISHES_MAX of them; they are handed on in their order. Beyond that the socket is not read.
 Rule 2: a subscription is sent records while it has credit; its last message may use more than is left.
-Rule 3: rights and the sign-in are asked for at every publish, at every delivery and at least every SILENCE_MS.
+Rule 3: rights and the sign-in are asked for at every publish, at every delivery and, while there is credit, at least
+        every SILENCE_MS. Of a socket that does nothing the sign-in is looked at by its owner (sockets_http).
 Rule 4: who does not take a message within SEND_S is cut off. No more than one message of each subscription waits, as
         far as there is room for it (answer_room).
 Rule 5: every message of a client has one answer, but credit has none.

@@ -1,12 +1,13 @@
 """GET /v1/socket: opens sockets and bounds how many there are. Their messages count in the budget of requests.
 
-Rule: a principal has as many sockets as stay free beside it.
+Rule 1: a principal has as many sockets as stay free beside it.
+Rule 2: a socket whose sign-in has ended is closed within LOOK_S, whatever it does. One task looks at all of them, while
+        there are any.
 """
 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -24,10 +25,12 @@ from region.api.principal import PRINCIPAL
 from region.api.records_http import checked_query
 from region.api.socket import Socket, SocketServices
 from region.coordination.shares_core import Room, Shares
+from region.security.access import Principal
 
 log = structlog.get_logger()
 
 SOCKETS_MAX: Final = 20_000  # of one broker
+LOOK_S: Final = 15.0
 PARAMETERS: Final = frozenset({"region", "read_only"})
 
 
@@ -37,7 +40,8 @@ class SocketsHttp(Collector):
     def __init__(self, services: SocketServices) -> None:
         self._services = services
         self._shares = Shares(SOCKETS_MAX)
-        self._open: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self._open: dict[web.WebSocketResponse, Principal] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield how many are open."""
@@ -49,6 +53,8 @@ class SocketsHttp(Collector):
 
     async def close(self, _: web.Application) -> None:
         """Say to everybody that the broker goes away (signal on_shutdown)."""
+        if self._looking is not None:
+            self._looking.cancel()
         goodbyes = [ws.close(code=WSCloseCode.GOING_AWAY, message=b"the broker stops") for ws in list(self._open)]
         await asyncio.gather(*goodbyes, return_exceptions=True)
 
@@ -66,7 +72,11 @@ class SocketsHttp(Collector):
         bodies = request.app[BODIES]
         try:
             await ws.prepare(request)
-            self._open.add(ws)
+            self._open[ws] = principal
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(
+                    self._look_while_any(), name="sign-ins of sockets"
+                )
             memory = SocketMemory(request, ws, partial(bodies.hold, request))
             await Socket(
                 self._services,
@@ -80,8 +90,16 @@ class SocketsHttp(Collector):
             log.info("socket.left", peer=request.remote, error=repr(error))
             cut_off(request.transport)
         finally:
+            self._open.pop(ws, None)
             self._shares.add(principal.name, -1)
         return ws
+
+    async def _look_while_any(self) -> None:
+        while self._open:
+            await asyncio.sleep(LOOK_S)
+            ended = [ws for ws, principal in self._open.items() if not self._services.is_still_valid(principal)]
+            goodbyes = [ws.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the sign-in has ended") for ws in ended]
+            await asyncio.gather(*goodbyes, return_exceptions=True)
 
     def _check_room(self, name: str) -> None:
         room = self._shares.look(name, 1)

@@ -264,6 +264,19 @@ async def test_an_ended_sign_in_ends_what_it_may_do(open_socket: Open, orders: A
     assert refused["problem"]["code"] == "UNAUTHENTICATED"
 
 
+async def test_a_socket_that_does_nothing_is_closed_when_its_sign_in_has_ended(
+    open_socket: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_http, "LOOK_S", 0.01)
+    valid = True
+    client = await open_socket(is_still_valid=lambda _: valid)
+    with pytest.raises(asyncio.TimeoutError):
+        await client.ws.receive(timeout=0.05)
+    valid = False
+    closed = await client.ws.receive(timeout=5)
+    assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.POLICY_VIOLATION)
+
+
 async def test_mistakes_are_answered_and_too_many_in_a_row_close_the_socket(open_socket: Open) -> None:
     client = await open_socket()
     for _ in range(socket.MISTAKES_IN_A_ROW_MAX):

@@ -91,7 +91,7 @@ routes: $(STAMP) ## where clients are sent, simulated on the shipping cores: a d
 crowd: $(STAMP) ## what 100,000 clients take at a gateway; ten million lies of clients that change nobody else's answer (VALUES=10000000)
 	@$(BIN)/python -m tests.routes.crowd --seed $(SEED) $(if $(VALUES),--values $(VALUES))
 
-chaos: setup ## faults one after the other on real processes under load, histories judged (6 min; RUNS=1 SEED=1 NAMES="chaos disk-lies")
+chaos: setup ## faults one after the other on real processes under load, histories judged (10 min; RUNS=1 SEED=1 NAMES="chaos disk-lies")
 	@for run in $$(seq $(if $(filter command line environment,$(origin RUNS)),$(RUNS),1)); do \
 		for name in $(or $(NAMES),chaos chaos-regions disk-lies); do \
 		$(BIN)/georelay load run $$name --seed $$(($(SEED) + run - 1)) || exit; done; done

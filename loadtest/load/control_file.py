@@ -28,11 +28,11 @@ class ControlFile:
         self._write()
 
     async def obeyed(self, still: Callable[[], bool]) -> bool:
-        """Wait until the broker obeys, as long as `still` says that it could; return False when it does not."""
+        """Wait until the broker obeys this or something newer, as long as `still` says that it could; else False."""
         applied = self.path.with_name(self.path.name + ".applied")
-        wanted = str(self._faults["generation"])
+        wanted = int(self._faults["generation"])
         deadline = time.monotonic() + APPLY_SECONDS_MAX
-        while still() and (not applied.exists() or applied.read_text().strip() != wanted):
+        while still() and (not applied.exists() or int(applied.read_text() or 0) < wanted):
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(POLL_SECONDS)

@@ -170,8 +170,7 @@ def _power_cut(**lies: bool) -> Strike:
     @asynccontextmanager
     async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
         names = [name for name in stage.pids() if name.rpartition("-")[0] == what]
-        for name in names:
-            await stage.tell(name, **broken)
+        await asyncio.gather(*(stage.tell(name, **broken) for name in names))
         await asyncio.sleep(stage.rng.uniform(0.2, 1.0))
         async with _killed(stage, names):
             for name in names:

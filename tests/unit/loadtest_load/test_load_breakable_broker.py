@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.load.breakable_broker import control_path, prepared, wires_of
+from loadtest.load.control_file import ControlFile
 
 CONFIG = 'mesh_id = "m"\nregion = "eu"\nclock_error_us = 0  # all brokers of a development mesh read one clock\nx = 1\n'
 
@@ -37,3 +39,18 @@ def test_a_broker_dials_the_forwarders_of_its_own_pairs_instead_of_its_peers(tmp
     peers = {"us-1 us-2": "127.0.0.1:12", "us-1 us-3": "127.0.0.1:13", "us-2 us-1": "127.0.0.1:21"}
     wires = {"127.0.0.1:2": "127.0.0.1:12", "127.0.0.1:3": "127.0.0.1:13"}
     assert wires_of(tmp_path / "us-1.toml", peers) == wires
+
+
+async def test_who_waits_for_a_broker_is_content_when_it_obeys_something_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.load.control_file.APPLY_SECONDS_MAX", 0.2)
+    control = ControlFile(tmp_path / "one.json")
+    control.set(sync_delay_ms=200)
+    waiting = asyncio.create_task(control.obeyed(lambda: True))
+    await asyncio.sleep(0)
+    control.set(wall_step_ms=1_000)
+    (tmp_path / "one.json.applied").write_text("2\n")
+    assert await waiting
+    control.set(wall_step_ms=2_000)
+    assert not await control.obeyed(lambda: True)

@@ -53,6 +53,7 @@ PAGES: Final = (
             "--data georelay-data": "--data {data}",
             " d/run": " {data}/run",
         },
+        after="until curl -sf http://{admin_us}/readyz; do sleep 0.1; done",  # it was killed, and other pages ask it
     ),
     Page(
         "docs/operate/durability.md",

@@ -81,7 +81,7 @@ class SharedMesh:
     def end(self, page: Page, folder: Path) -> None:
         """Stop what lines of the page started."""
         if page.after:
-            self._type(page.after, folder)
+            self._type(self._named(page.after), folder)
 
     def run(self, page: Page, line: ShellLine, folder: Path) -> str:
         """Type one line; return what is wrong with what came of it, "" if nothing."""

@@ -4,7 +4,9 @@ Rule 1: an answer has room before anything is made for it, for the largest that 
         as much of it as it has made, and nothing once its client has taken that.
 Rule 2: a principal holds as much as stays free beside it (region.coordination.shares_core): clients that do not read
         are not read for, and take nothing from others.
-Rule 3: of a call over gRPC that reads many partitions CALL_BYTES_MAX are read and not taken yet, whoever calls.
+Rule 3: of a call over gRPC that reads many partitions CALL_BYTES_MAX are read and not taken yet, whoever calls. While
+        all of them hold more than CALLS_BYTES_MAX, a call from which nothing was taken for STUCK_S is ended: others
+        may stand still for as long as they like.
 Rule 4: who waits for room holds nothing: what it has read is read again. Who holds something and finds no more room
         ends its answer there. So no two wait for each other.
 """
@@ -12,6 +14,7 @@ Rule 4: who waits for room holds nothing: what it has read is read again. Who ho
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -24,6 +27,8 @@ from region.kafka.ports import EntryLike, ReadAnswer
 
 ANSWERS_BYTES_MAX: Final = 256 * MIB
 CALL_BYTES_MAX: Final = 32 * MIB
+CALLS_BYTES_MAX: Final = 512 * MIB
+STUCK_S: Final = 10.0
 COPIES: Final = 2  # of a batch on its way to a client of gRPC
 RECORD_TEXT_BYTES_MAX: Final = 16 * MIB  # of a record as JSON; a larger one is passed over
 ESCAPED: Final = 6  # JSON takes so many bytes for one
@@ -88,9 +93,45 @@ class AnswerMemory:
 ANSWERS: Final = AnswerMemory()
 
 
-def memory_of_call() -> AnswerMemory:
-    """Return that of one call; its rooms are NOBODY's."""
-    return AnswerMemory(CALL_BYTES_MAX)
+class Total:
+    """What all calls hold together."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
+CALLS: Final = Total()
+
+
+class CallMemory(AnswerMemory):
+    """That of one call; its rooms are NOBODY's."""
+
+    def __init__(self, total: Total = CALLS, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(CALL_BYTES_MAX)
+        self._total = total
+        self._monotonic_s = monotonic_s
+        self._taken_s = 0.0  # when something was last taken, or nothing was held
+
+    def take(self, principal: str, size_bytes: int) -> bool:
+        """As there; what the call holds counts in what all hold."""
+        if not self.used_bytes:
+            self._taken_s = self._monotonic_s()
+        is_taken = super().take(principal, size_bytes)
+        self._total.used_bytes += size_bytes * is_taken
+        return is_taken
+
+    def give(self, principal: str, size_bytes: int) -> None:
+        """As there."""
+        self._total.used_bytes -= size_bytes
+        self._taken_s = self._monotonic_s()
+        super().give(principal, size_bytes)
+
+    def check(self) -> None:
+        """Pass unless its client holds up others by not reading (Busy)."""
+        is_pressed = self._total.used_bytes > CALLS_BYTES_MAX
+        if is_pressed and self.used_bytes and self._monotonic_s() - self._taken_s > STUCK_S:
+            waits = f"nothing of {self.used_bytes} bytes was taken for {STUCK_S:.0f} s"
+            raise Busy(f"{waits}, and others need the room: go on later")
 
 
 class AnswerRoom:

@@ -30,7 +30,7 @@ from georelay.limits import ADMIN_BODY_BYTES_MAX, KIB
 from mesh.listening.bounded_messages import reader_of
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api._pb import broker_pb2
-from region.api.answer_room import AnswerRoom, memory_of_call, read_with_room
+from region.api.answer_room import AnswerRoom, CallMemory, read_with_room
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
@@ -272,7 +272,7 @@ class Subscription:
         self._reader = reader
         self._wall_ns = wall_ns
         self._queue: asyncio.Queue[tuple[Source, EntryLike, TraceSession] | GeorelayError] = asyncio.Queue(maxsize=1)
-        self._memory = memory_of_call()
+        self._memory = CallMemory()
         self._tasks: set[asyncio.Task[None]] = set()
         self._newest_us: dict[tuple[str, int], int] = {}
 
@@ -292,7 +292,11 @@ class Subscription:
             await asyncio.sleep(RECHECK_S)
             try:
                 check()
+                self._memory.check()
             except GeorelayError as error:
+                for task in self._tasks:  # what they hold is for others, whether or not the client hears this
+                    if task is not asyncio.current_task():
+                        task.cancel()
                 await self._queue.put(error)
                 return
 

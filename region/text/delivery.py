@@ -30,7 +30,7 @@ from georelay.errors import (
 )
 from georelay.limits import KIB
 from mesh.listening.line_session_core import one_line
-from region.api.answer_room import AnswerRoom, memory_of_call, read_with_room
+from region.api.answer_room import CALL_BYTES_MAX, AnswerMemory, AnswerRoom, read_with_room
 from region.api.reading import EARLIEST
 from region.api.unfolding import Unreadable, readable_chunks
 from region.coordination.shares_core import NOBODY
@@ -58,7 +58,7 @@ class Speaker:
         self.say = say
         self.writable = writable
         self.turn = asyncio.Lock()  # one batch of a connection is unfolded at a time
-        self.memory = memory_of_call()  # what readers of a connection hold that wait for their turn
+        self.memory = AnswerMemory(CALL_BYTES_MAX)  # what readers of a connection hold that wait for their turn
 
 
 class Delivery:

@@ -24,7 +24,7 @@ from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import KIB, MIB
 from georelay.wire.batch import Record
-from region.api.answer_room import AnswerMemory, AnswerRoom, memory_of_call, read_with_room
+from region.api.answer_room import AnswerMemory, AnswerRoom, CallMemory, read_with_room
 from region.api.reading import StreamReader
 from region.api.streams.credit import Credit
 from region.api.streams.standing_core import Judgement, Standing
@@ -76,7 +76,7 @@ class PartitionPump:
         self._wall_ns = wall_ns
         self._delivered = delivered
         self._as_records = as_records
-        self._room = AnswerRoom(NOBODY, memory_of_call() if memory is None else memory)
+        self._room = AnswerRoom(NOBODY, CallMemory() if memory is None else memory)
         self._throttle_ms = throttle_ms
         self._check_right = check_right
         self._running = asyncio.Event()

@@ -16,7 +16,7 @@ import structlog
 
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import BadRequest, GeorelayError
-from region.api.answer_room import memory_of_call
+from region.api.answer_room import CallMemory
 from region.api.streams.credit import Credit
 from region.api.streams.partition_pump import PartitionPump, Put
 from region.api.streams.services import StreamsServices
@@ -55,7 +55,7 @@ class ReadingSet:
         self._group = group
         self._still_valid = still_valid
         self._principal = principal
-        self._memory = memory_of_call()
+        self._memory = CallMemory()
         self._pumps: dict[Key, tuple[PartitionPump, asyncio.Task[None]]] = {}
         self._records_out = services.metrics.edge_records.labels("grpc", "out")
 
@@ -89,7 +89,8 @@ class ReadingSet:
             self._pumps[key] = (pump, loop.create_task(self._guarded(pump), name=f"subscribe {key[0]}/{key[1]}"))
 
     def check_rights(self) -> None:
-        """Pass while everything that is read may be read. Raises AccessDenied, Unauthenticated."""
+        """Pass while everything that is read may be read. Raises AccessDenied, Unauthenticated; Busy: it is stuck."""
+        self._memory.check()
         self._still_valid()
         for stream in {stream for stream, _ in (*self._pumps, *self.held)}:
             self._check_right(stream)

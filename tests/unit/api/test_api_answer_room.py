@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy
 from georelay.wire.batch import Compression, build_batch
-from region.api import answer_room
+from region.api import answer_room, broker_service
 from region.api.answer_room import AnswerMemory, AnswerRoom, needed_bytes
 from region.api.broker_service import Source, Subscription
 from region.api.reading import StreamReader
@@ -148,7 +148,7 @@ async def test_a_call_that_nobody_takes_from_reads_no_more_partitions_than_it_ha
         cluster.streams["orders", partition].add(VALUE)
     need = 2 * len(cluster.streams["orders", 0].entries[0].payload)
     monkeypatch.setattr(answer_room, "CALL_BYTES_MAX", 3 * need)
-    memory = answer_room.memory_of_call()
+    memory = answer_room.CallMemory()
     waiting: list[int] = []
     is_taken, taken = asyncio.Event(), 0
 
@@ -199,6 +199,59 @@ async def test_a_plain_subscription_that_nobody_takes_from_reads_no_more_partiti
     await messages.aclose()
     await subscription.close()
     assert memory.used_bytes == 0
+
+
+async def test_a_call_that_nobody_takes_from_is_ended_only_where_others_need_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_room, "CALLS_BYTES_MAX", 100)
+    now_s, total = 0.0, answer_room.Total()
+    stuck, taken, empty = (answer_room.CallMemory(total, monotonic_s=lambda: now_s) for _ in range(3))
+    rooms = [AnswerRoom("", memory) for memory in (stuck, taken, taken)]
+    assert all(room.has(30) for room in rooms)
+    now_s = 11.0
+    stuck.check()  # there is room for others
+    rooms[1].keep(20)
+    assert rooms[2].has(60)
+    with pytest.raises(Busy, match="nothing of 30 bytes was taken for 10 s"):
+        stuck.check()
+    for memory in (taken, empty):
+        memory.check()
+    for room in rooms:
+        room.end()
+    assert total.used_bytes == 0
+
+
+async def test_a_plain_subscription_that_holds_up_others_gives_what_it_holds_and_is_ended(
+    cluster: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_service, "RECHECK_S", 0.01)
+    monkeypatch.setattr(answer_room, "CALLS_BYTES_MAX", 0)
+    monkeypatch.setattr(answer_room, "STUCK_S", 0.01)
+    cluster.add_topic("orders", 4)
+    for partition in range(4):
+        cluster.streams["orders", partition].add(VALUE)
+    subscription = Subscription(StreamReader(cluster), wall_ns=lambda: 1)
+    subscription.start(
+        [
+            Source(topic="orders", name="orders", partition=at, since_us=0, plain="orders", origin=1, recorder=recorder)
+            for at in range(4)
+        ]
+    )
+    subscription.watch(lambda: None)
+    while not subscription._memory.used_bytes:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        while subscription._memory.used_bytes:
+            await asyncio.sleep(0.001)
+
+    async def read() -> None:
+        async for _ in subscription.messages():
+            pass
+
+    with pytest.raises(Busy):
+        await read()
+    await subscription.close()
 
 
 async def test_an_event_stream_says_that_it_lives_until_there_is_room_for_what_comes_next(

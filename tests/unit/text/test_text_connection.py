@@ -22,6 +22,7 @@ from region.security.acl_core import AclIndex
 from region.security.audit import AuditLog
 from region.text import answers as answers_module
 from region.text import connection as connection_module
+from region.text import delivery as delivery_module
 from region.text import listener as listener_module
 
 
@@ -368,6 +369,7 @@ async def test_a_client_that_does_not_read_is_read_for_as_far_as_there_is_room(
         bed.cluster.streams["orders", partition].add(value)
     room_bytes = answer_room.COPIES * 2 * (len(value) + 1_000)
     monkeypatch.setattr(answer_room, "CALL_BYTES_MAX", room_bytes)
+    monkeypatch.setattr(delivery_module, "CALL_BYTES_MAX", room_bytes)
     person = await bed.person()
     (connection,) = bed.listener._connections
     memory = connection._speaker.memory

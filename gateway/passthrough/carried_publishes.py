@@ -1,8 +1,9 @@
 """Publish calls of all clients on their way to one broker: messages of one stream instead of a call for each.
 
 Rule 1: calls that come in one turn of the loop, or while a message is being written, travel in one message. While
-        several wait for answers, messages leave some milliseconds apart, the more the more wait. Each call has its own
-        caller, and is answered, refused or cancelled by itself; the broker treats it like one that comes alone.
+        others wait for answers, of whichever broker, a message is held back some milliseconds, the more the more wait.
+        Each call has its own caller, and is answered, refused or cancelled by itself; the broker treats it like one
+        that comes alone.
 Rule 2: a stream is opened when a call has succeeded by itself, in the name of that caller, and used once the broker
         has said that it reads. Without one (an older broker, a new connection) calls go one by one as ever.
 Rule 3: what was not written when a stream ends was surely not sent: it goes by a call of its own. What was written and
@@ -28,7 +29,7 @@ log = structlog.get_logger()
 METHOD: Final = "/georelay.v1.CarriedCalls/Publish"
 REQUEST_BYTES_MAX: Final = 64 * KIB  # a larger one goes by itself: it would hold up the others
 MESSAGE_BYTES_MAX: Final = 256 * KIB
-PACE_S: Final = 0.001  # between two messages, for each call that waits: one costs as much as dozens of calls in it
+PACE_S: Final = 0.001  # for each other call that waits: a message costs as much as dozens of calls in it
 PACE_S_MAX: Final = 0.015
 AGAIN_S: Final = 10.0  # after a stream was refused, by a broker that knows none for instance
 
@@ -46,10 +47,16 @@ class CarriedPublishes:
         metadata: tuple[tuple[str, str], ...],
         *,
         ended: Callable[[CarriedPublishes], None],
+        calls_waiting: Callable[[], int],
     ) -> None:
-        """Open it in the name of a caller, whose `metadata` a broker has just taken; `ended` is told of its end."""
+        """Open it in the name of a caller, whose `metadata` a broker has just taken.
+
+        Args:
+            ended: told of its end. calls_waiting: how many have no answer yet, those of other streams included.
+        """
         self.channel = channel
         self.is_closing = False
+        self._calls_waiting = calls_waiting
         self._tag = 0
         self._is_open = False
         self._unsent: dict[int, pb.CarriedCall] = {}
@@ -63,6 +70,11 @@ class CarriedPublishes:
     def is_usable(self) -> bool:
         """Return whether calls can be sent now."""
         return self._is_open and not self.is_closing
+
+    @property
+    def calls_waiting(self) -> int:
+        """Return how many calls have no answer yet."""
+        return len(self._waiting)
 
     async def publish(self, request: bytes, *, authorization: str | None, client: str) -> pb.CarriedAnswer | None:
         """Return the broker's answer to one call, None when it was surely not sent (Lost: it may have been)."""
@@ -136,9 +148,11 @@ class CarriedPublishes:
             await self._news.wait()
             self._news.clear()
             while self._unsent or self._cancelled:
-                await call.write(self._message())
-                if len(self._waiting) > 1:  # whoever calls alone waits for nobody
-                    await asyncio.sleep(min(PACE_S * len(self._waiting), PACE_S_MAX))
+                others = self._calls_waiting() - 1
+                if others > 0:  # whoever calls alone waits for nobody
+                    await asyncio.sleep(min(PACE_S * others, PACE_S_MAX))
+                if self._unsent or self._cancelled:  # clients may have left meanwhile
+                    await call.write(self._message())
         await call.done_writing()
 
     def _message(self) -> pb.CarriedRequest:
@@ -178,7 +192,9 @@ class PublishStreams:
         if stream in self._running and stream.channel is channel and not stream.is_closing:
             return
         self._forget(address)
-        self._streams[address] = stream = CarriedPublishes(channel, metadata, ended=self._running.discard)
+        self._streams[address] = stream = CarriedPublishes(
+            channel, metadata, ended=self._running.discard, calls_waiting=self._calls_waiting
+        )
         self._running.add(stream)
 
     def keep(self, addresses: Collection[str]) -> None:
@@ -190,6 +206,9 @@ class PublishStreams:
     async def close(self) -> None:
         """End all of them now."""
         await asyncio.gather(*(stream.abandon() for stream in self._running))
+
+    def _calls_waiting(self) -> int:
+        return sum([stream.calls_waiting for stream in self._running])
 
     def _forget(self, address: str) -> None:
         if (stream := self._streams.pop(address, None)) is not None:

@@ -294,10 +294,10 @@ class FakeCall:
         pass
 
 
-async def open_stream(streams: PublishStreams, call: Any) -> CarriedPublishes:
-    streams.succeeded("a", call, ())
+async def open_stream(streams: PublishStreams, call: Any, address: str = "a") -> CarriedPublishes:
+    streams.succeeded(address, call, ())
     call.responses.put_nowait(pb.CarriedResponse())
-    while (stream := streams.of("a", call)) is None:
+    while (stream := streams.of(address, call)) is None:
         await asyncio.sleep(0)
     return stream
 
@@ -317,23 +317,28 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_while_others_wait_calls_of_one_pace_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["a", "b"])
+async def test_while_another_waits_at_whichever_broker_calls_gather(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setattr(carried_publishes, "PACE_S", 0.2)
     monkeypatch.setattr(carried_publishes, "PACE_S_MAX", 0.2)
-    call: Any = FakeCall()
-    call.room.set()
+    calls: dict[str, Any] = {"a": FakeCall(), "b": FakeCall()}
     streams = PublishStreams()
-    stream = await open_stream(streams, call)
-    begun(stream, b"first")
-    await until(lambda: len(call.written) == 1)
-    begun(stream, b"second")  # nothing was written lately that others waited with
-    await until(lambda: len(call.written) == 2)
-    for request in (b"third", b"fourth"):
-        begun(stream, request)
+    opened = {name: await open_stream(streams, call, name) for name, call in calls.items()}
+    for call in calls.values():
+        call.room.set()
+    first = begun(opened["a"], b"alone")
+    await until(lambda: bool(calls["a"].written))  # at once
+    gathered = []
+    for request in (b"second", b"third"):
+        gathered.append(begun(opened[address], request))
         await some_turns()
-    await until(lambda: len(call.written) > 2)
-    assert [call.request for call in call.written[2].calls] == [b"third", b"fourth"]
+    count = len(calls[address].written)
+    await until(lambda: len(calls[address].written) > count)
+    assert [call.request for call in calls[address].written[-1].calls] == [b"second", b"third"]
     await streams.close()
+    await asyncio.gather(first, *gathered, return_exceptions=True)
 
 
 async def test_what_was_not_written_when_a_stream_ends_was_not_sent() -> None:

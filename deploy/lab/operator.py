@@ -260,10 +260,14 @@ def changes(said: str) -> int:
 def last_message(said: str) -> str:
     """Return which host failed a play and why, in its own words."""
     found = re.findall(
-        r"^fatal: \[([^\] ]+)[^\n]*\n(?: +[^\n]*\n)*? +msg: ([^\n]+(?:\n {8,}[^\n]+)*)", said, re.MULTILINE
+        r"^fatal: \[([^\] ]+)[^\n]*\n(?: +[^\n]*\n)*? +msg: (?:[|>][-+]?\n)?( *[^\n]+(?:\n {8,}[^\n]+)*)",
+        said,
+        re.MULTILINE,
     )
     if not found:
         return (said.strip().splitlines() or ["it said nothing"])[-1]
     host, text = found[-1]
     text = " ".join(text.split())
+    if text[:1] == text[-1:] == "'":  # as YAML quotes what has a colon
+        text = text[1:-1].replace("''", "'")
     return text if host in text or host == "localhost" else f"{host}: {text}"

@@ -118,6 +118,9 @@ def test_changes_and_reasons_are_read_from_what_a_play_prints() -> None:
     recap = "broker-1.us   : ok=36   changed=2    unreachable=0\nlocalhost : ok=14   changed=1    unreachable=0\n"
     assert changes(recap) == 3
     said = "fatal: [a]: FAILED! => \n    changed: false\n    msg: 'one\n        two'\n\nPLAY RECAP\n"
-    assert last_message(said) == "a: 'one two'"
+    assert last_message(said) == "a: one two"
+    block = "fatal: [a]: UNREACHABLE! => \n    changed: false\n    msg: |-\n        one\n        two: it's\n    rc: 1\n"
+    assert last_message(block) == "a: one two: it's"
+    assert last_message(said.replace("two'", "two: it''s'")) == "a: one two: it's"
     lost = "fatal: [b -> c]: UNREACHABLE! => \n    changed: false\n    msg: b does not answer\n    unreachable: true\n"
     assert last_message(said + lost) == "b does not answer"

@@ -199,6 +199,22 @@ def test_a_topic_says_whose_leaders_it_names_and_homes_are_counted_alike_on_all_
     browser.until(f"{on_page} === {over_all!r}")
 
 
+def test_a_dead_letter_is_sent_back_by_a_button(browser: Browser, mesh: ConsoleMesh) -> None:
+    mesh.ask("POST", "/v1/queues?region=us", {"name": "tries", "topic": "orders", "max_deliveries": 1})
+    asked = "region=us&consumer=till-7&max=1&wait_ms=10000"
+    row = mesh.ask("POST", f"/v1/queues/tries/records?{asked}", {})["records"][0]
+    given_up = {"action": "reject", "consumer": "till-7", "leases": [row["lease"]], "then": "dead_letter"}
+    mesh.ask("POST", "/v1/queues/tries/leases?region=us", given_up | {"delay_ms": 0, "reason": "no such customer"})
+    go(browser, "queues/us/tries")
+    browser.until("/no such customer/.test(document.body.innerText)", 30)
+    assert faults_of(browser) == []
+    browser.shoot(PICTURES / "dead-letters-1280-light.png")
+    browser.click("Send back…")
+    browser.until("/curl .*topics\\/orders\\/records/.test(document.querySelector('dialog').innerText)")
+    browser.click("Send back", "dialog")
+    browser.until("/1 record sent back/.test(document.body.innerText)")
+
+
 def test_long_lists_are_turned_page_by_page_and_freeze_nothing(browser: Browser) -> None:
     """The answers are made up here, as large as a mesh may make them; the page asks and shows as ever."""
     browser.js(MANY)

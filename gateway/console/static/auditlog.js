@@ -7,7 +7,7 @@ import { field, tabs } from "./act.js";
 const LIMIT = 50;
 const EVENTS = ["sign_in.refused", "access.denied", "cluster.changed", "security.changed", "security.ordered"];
 const STATE = { "sign_in.refused": "breach", "access.denied": "breach" };
-const TOLD = new Set(["id", "written_by", "timestamp", "event", "host", "grant"]);
+const TOLD = new Set(["id", "written_by", "timestamp", "event", "host", "grant", "what"]);
 const view = { region: "", event: "", before: [""] };
 
 const from = (region) => {
@@ -17,7 +17,8 @@ const from = (region) => {
 
 function line(row) {
   const actor = ["principal", "user", "by"].find((name) => row[name]);
-  const about = Object.entries(row).filter(([name]) => !TOLD.has(name) && name !== actor).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(" · ");
+  const rest = Object.entries(row).filter(([name, value]) => !TOLD.has(name) && name !== actor && !(name === "outcome" && value === "done"));
+  const about = [row.what, ...rest.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`)].filter(Boolean).join(" · ");
   return [
     row.timestamp.replace("T", " ").slice(0, 23), badge(row.outcome && row.outcome !== "done" ? "inconclusive" : STATE[row.event] ?? "pass", row.event),
     h("b", {}, row[actor] ?? "-"), row.host ?? "", [about, row.grant ? h("span.block", {}, "to allow it: ", h("code", {}, row.grant)) : null], row.written_by,

@@ -54,7 +54,7 @@ function detail({ queue, letters, kept }, region, context) {
     h("h2", {}, "Dead letters ", h("small", {}, queue.dead_letter_topic ? `records that were given up, in ${queue.dead_letter_topic}; ${many(kept, "record")} kept` : "this queue has no dead-letter topic")),
     table(["given up (UTC)", "why", "partition / offset", { title: "deliveries", number: true }, "key", "value", ""], rows, { empty: "none", caption: "Dead letters" }),
     h("div.buttons", {},
-      letters.length ? doer(`Send all ${letters.length} shown back…`, { onclick: () => redrive(queue, letters, context) }) : null,
+      letters.length > 1 ? doer(`Send all ${letters.length} shown back…`, { onclick: () => redrive(queue, letters, context) }) : null,
       doer("Purge…", { onclick: async () => {
         const done = await act({ title: `Purge ${queue.name}`, explain: h("p", {}, "Everything that is stored counts as done. Records stay in the topic."), method: "POST", path: query(`/v1/queues/${encodeURIComponent(queue.name)}/purge`, { region }), typed: queue.name, button: "Purge", danger: true });
         if (done) { notice(`${many(done.purged, "record")} purged`); context.reload(); }

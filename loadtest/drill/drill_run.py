@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +21,14 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import evidence, scripts
 from loadtest.drill.drill_core import Findings
 from loadtest.drill.mesh import DrillMesh, MeshAccess
-from loadtest.drill.own_mesh import PAIRS, REGIONS, OwnMesh
 from loadtest.drill.report_core import document_of, markdown_of, rto_s
 from loadtest.drill.run_result import RunResult
 from loadtest.drill.scene import How, Load, Script, run
+from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
+from loadtest.wan.wan_mesh import PAIRS, WanMesh
 
+REGIONS: Final = "us,eu,ap"  # of a mesh without a test bed
 VOTERS_MIN: Final = 3
 REGION_LOSS: Final = "region-loss"
 LINK_CUT: Final = "link-cut"
@@ -97,15 +99,22 @@ async def _opened(plan: DrillPlan) -> AsyncIterator[DrillMesh]:
         yield DrillMesh(plan.running)
         return
     pairs = "" if plan.is_loopback else plan.pairs or PAIRS
+    count, arguments = plan.brokers_per_region, ("--restart",)
     with contextlib.ExitStack() as stack:
         directory = plan.data or stack.enter_context(scratch_directory("georelay-drill-"))
-        own = OwnMesh(directory, pairs=pairs, regions=REGIONS, brokers_per_region=plan.brokers_per_region)
+        access = MeshAccess(endpoints_file=directory / "endpoints.json", run_directory=directory / "mesh" / "run")
+        own: MeshProcess
+        if pairs:
+            own = bed = WanMesh(directory, brokers_per_region=count, pairs=pairs, arguments=arguments)
+            access = replace(access, user=bed.credentials, bed=bed.bed)
+        else:
+            own = MeshProcess(directory, regions=REGIONS, brokers_per_region=count, arguments=arguments)
         try:
             await own.__aenter__()
         except RuntimeError as error:
             raise CampaignFailed(str(error)) from error
         try:
-            yield own.opened()
+            yield DrillMesh(access)
         finally:
             await own.__aexit__()
 

@@ -33,10 +33,10 @@ class Asker:
 
     def __init__(self, mesh: MeshProcess, http: aiohttp.ClientSession) -> None:
         self.mesh = mesh
-        self._http = http
+        self.http = http
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
-        async with self._http.request(method, f"{self.mesh.gateway}{path}", json=body) as answer:
+        async with self.http.request(method, f"{self.mesh.gateway}{path}", json=body) as answer:
             assert answer.status < 300, await answer.text()
             return await answer.json()
 
@@ -66,16 +66,15 @@ async def asker(tmp_path: Path) -> AsyncIterator[Asker]:
 
 
 @pytest.fixture
-def run_broker() -> Iterator[Callable[[Path], subprocess.Popen[bytes]]]:
-    """Run a broker of a configuration file until the test is over."""
+def run() -> Iterator[Callable[[str, Path], None]]:
+    """Run a broker ("region") or a gateway of a configuration file until the test is over."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(file: Path) -> subprocess.Popen[bytes]:
+    def run(module: str, file: Path) -> None:
         with file.with_suffix(".log").open("wb") as out:
             running.append(
-                subprocess.Popen([sys.executable, "-m", "region", "--config", str(file)], stdout=out, stderr=out)
+                subprocess.Popen([sys.executable, "-m", module, "--config", str(file)], stdout=out, stderr=out)
             )
-        return running[-1]
 
     yield run
     for process in running:
@@ -137,7 +136,7 @@ brokers = [{{number = 1, peers = "{address["peers"]}", link = "{address["link"]}
 
 @pytest.mark.slow
 async def test_a_gateway_with_one_seed_follows_a_mesh_without_lists(
-    asker: Asker, run_broker: Callable[[Path], subprocess.Popen[bytes]], tmp_path: Path
+    asker: Asker, run: Callable[[str, Path], None], tmp_path: Path
 ) -> None:
     directory = tmp_path / "mesh"
     files = sorted((directory / "config").glob("*.toml"))
@@ -162,7 +161,7 @@ async def test_a_gateway_with_one_seed_follows_a_mesh_without_lists(
 
     file, link = write_fourth(tmp_path / "sa-1", directory)
     await asker.ask("POST", "/v1/regions", {"name": "sa", "number": 4, "seeds": [f"4001@127.0.0.1:{link}"]})
-    run_broker(file)
+    run("region", file)
 
     async def sa_is_ready() -> bool:
         return (await asker.regions()).get("sa", False) and await asker.ready_brokers("sa") == 1
@@ -173,6 +172,73 @@ async def test_a_gateway_with_one_seed_follows_a_mesh_without_lists(
         return "orders" in [row["name"] for row in (await asker.ask("GET", "/v1/topics?region=sa"))["topics"]]
 
     await until(topic_is_there, "and requests for it are forwarded there")
+
+
+def write_gateway(folder: Path, mesh: Path, region: str) -> tuple[Path, str]:
+    """Write the file of one more gateway, in a region; return it and its HTTP address."""
+    broker = tomllib.loads((mesh / "config" / f"{region}-1.toml").read_text())
+    folder.mkdir()
+    keyring = folder / "lan.keyring"
+    shutil.copy(mesh / "gossip" / f"{region}-1.lan.keyring", keyring)
+    address = {
+        name: f"127.0.0.1:{port}" for name, port in zip(("http", "kafka", "grpc", "lan"), free_ports(4), strict=True)
+    }
+    listen = "\n".join(f'{name} = "{address[name]}"' for name in ("http", "kafka", "grpc"))
+    (folder / "gateway.toml").write_text(
+        f'''
+mesh_id = "{broker["mesh_id"]}"
+name = "gateway-of-{region}"
+region = "{region}"
+die_with_parent = {os.getpid()}
+
+[listen]
+{listen}
+
+[gossip.lan]
+listen = "{address["lan"]}"
+keyring_file = "{keyring}"
+seeds = ["{broker["gossip"]["lan"]["listen"]}"]
+'''
+    )
+    return folder / "gateway.toml", f"http://{address['http']}"
+
+
+@pytest.mark.slow
+async def test_what_is_decided_at_one_gateway_holds_in_other_regions_and_when_it_has_started_again(
+    asker: Asker, run: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    file, other = write_gateway(tmp_path / "gateway-eu", tmp_path / "mesh", "eu")
+    run("gateway", file)
+
+    async def decided(gateway: str) -> list[tuple[str, str, str]] | None:
+        """Return what a gateway knows; None while it does not answer."""
+        try:
+            async with asker.http.get(f"{gateway}/v1/routes") as answer:
+                rules = (await answer.json())["rules"]
+        except aiohttp.ClientError:
+            return None
+        return [(rule["kind"], rule["subject"], rule["value"]) for rule in rules]
+
+    async def knows(gateway: str, *rules: tuple[str, str, str]) -> bool:
+        return await decided(gateway) == list(rules)
+
+    await until(lambda: knows(other), "the gateway of eu answers")
+    await asker.ask("POST", "/v1/routes/pin", {"subject": "billing-7", "value": "ap"})
+    await asker.ask("POST", "/v1/routes/drain", {"subject": "us", "value": "clients"})
+    rules = ("drain", "us", "clients"), ("pin", "billing-7", "ap")
+    await until(lambda: knows(other, *rules), "the gateway of eu knows what was decided in us")
+    killed = asker.mesh.kill("gateway")
+
+    async def knows_again() -> bool:
+        try:
+            is_new = asker.mesh.pid_of("gateway") != killed
+        except FileNotFoundError:
+            return False  # it is not started yet
+        return is_new and await knows(asker.mesh.gateway, *rules)
+
+    await until(knows_again, "the gateway of us knows it after its start")
+    await asker.ask("POST", "/v1/routes/drain", {"subject": "us", "value": ""})
+    await until(lambda: knows(other, rules[1]), "what was taken back is taken back in eu")
 
 
 @pytest.mark.slow

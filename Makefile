@@ -37,7 +37,7 @@ setup: $(STAMP) ## make .venv and install what is missing (Java 17+, kcat), or s
 demo: setup ## run the main job: three regions of three brokers, one broker killed, report printed (INPUT=file)
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
-test: setup check ## what must pass before a change goes in: style, types, import rules, every rule tested once (6 minutes)
+test: setup check ## what must pass before a change goes in: style, types, import rules, every rule tested once (4 to 6 minutes)
 	@$(PYTEST_BESIDE) -m "not slow"
 
 test-all: setup check ## all of it: every example, every end-to-end test, foreign clients (nightly, before a release)

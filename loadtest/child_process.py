@@ -12,6 +12,7 @@ from typing import Final
 
 PYTHON: Final = sys.executable
 STOP_SECONDS_MAX: Final = 15
+ASK_AGAIN_S: Final = 1.0
 SAID_BYTES_MAX: Final = 4_096
 SAID_NOTHING: Final = "it said nothing"
 
@@ -135,6 +136,17 @@ class KeptProcess(ChildProcess):
         if self.is_running:
             self.send(signal.SIGKILL)
             self.kills += 1
+
+    async def ends_well(self, within_s: float) -> bool:
+        """Ask it to end, again where it was started again; return whether it did. Raises what kept it from starting."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        while not self._task.done() and asyncio.get_running_loop().time() < deadline:
+            self.send(signal.SIGTERM)
+            await asyncio.wait((self._task,), timeout=ASK_AGAIN_S)
+        if not self._task.done():
+            return False
+        self._task.result()
+        return True
 
     async def stop(self) -> None:
         """End it for good."""

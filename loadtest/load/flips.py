@@ -92,6 +92,7 @@ async def _flipped(stage: Stage, what: str) -> dict[str, str]:
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
+        stage.may_end.discard(broker)
     return {"file": path.name, **_judged(log, said)}
 
 

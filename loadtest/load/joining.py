@@ -59,10 +59,12 @@ async def compare(stage: Stage, region: str) -> None:
 
 
 async def _ends(stage: Stage) -> dict[str, dict[int, int]]:
-    return {
-        topic.name: await committed(stage, topic.home or stage.regions[0], topic.name)
-        for topic in stage.campaign.topics
-    }
+    ends: dict[str, dict[int, int]] = {}
+    for topic in stage.campaign.topics:
+        ends[topic.name] = await committed(stage, topic.home or stage.regions[0], topic.name)
+        if len(ends[topic.name]) < topic.partitions:
+            raise CampaignFailed(f"nobody says how far all partitions of {topic.name} go: {ends[topic.name]}")
+    return ends
 
 
 async def _until_there(stage: Stage, region: str, wanted: Ends) -> None:

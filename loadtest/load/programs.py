@@ -121,7 +121,10 @@ class TransactionalWriters(Program):
         return (self.bootstrap, name, sender, str(partitions[topics[0]]), ",".join(topics), str(history))
 
     async def judged(self) -> list[Told]:
-        """Nothing: histories are judged with all others."""
+        """Let each end its transaction; histories are judged with all others. Raises CampaignFailed."""
+        for process in self.processes:
+            if not await process.ends_well(DRAIN_S):
+                raise CampaignFailed(f"{process.name} came to no end of its transaction: {process.last_words()}")
         return []
 
 
@@ -258,7 +261,7 @@ class GroupMembers(Program):
         return self.stage.folder / f"{name}-{start}.events"
 
     def _all_events(self) -> dict[str, list[Event]]:
-        """Return what each did so far, all its starts together."""
+        """Return what each did so far."""
         found: dict[str, list[Event]] = {}
         for number, process in enumerate(self.processes):
             assert process.log_file is not None, "programs have a log"
@@ -266,7 +269,10 @@ class GroupMembers(Program):
                 found[process.name] = list(read_kcat(process.log_file)) if process.log_file.exists() else []
                 continue
             paths = [self._events(process.name, start) for start in range(1, process.starts + 1)]
-            found[process.name] = [event for path in paths if path.exists() for event in read_member(path)]
+            by_start = [list(read_member(path)) if path.exists() else [] for path in paths]
+            found[process.name] = by_start.pop()  # nobody kills it any more: it has to become a member
+            if killed := [event for events in by_start for event in events]:
+                found[f"{process.name} before"] = killed
         return found
 
 

@@ -104,6 +104,8 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
         await stage.note_bed(began_ns)
         for task in beside[1:]:
             await task
+        if beside[0].done():
+            beside[0].result()  # who ends by itself has not looked for brokers that do
     finally:
         for task in beside:
             task.cancel()

@@ -231,7 +231,7 @@ def judge_slowdown(
 def judge_transactions(begun: int, there: int, torn: Sequence[str]) -> Line:
     """Judge whether transactions are there as a whole."""
     found = f"{begun:,} begun, {there:,} there, {', '.join(torn[:TORN_SHOWN_MAX]) or 'none'} torn"
-    return _line("transactions", "whole or not at all", found, is_kept=begun > 0 and not torn)
+    return _line("transactions", "whole or not at all", found, is_kept=there > 0 and not torn)
 
 
 def judge_endings(ended: Sequence[str]) -> list[Line]:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest import child_process
 from loadtest.child_process import PYTHON, ChildProcess, KeptProcess
 
 WAITS = "import signal, sys; print('up', flush=True); signal.pause()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
 
 
 async def until_it_says(process: ChildProcess, words: str) -> None:
@@ -66,6 +68,29 @@ async def test_a_kept_program_that_is_killed_comes_back_and_one_that_is_stopped_
     assert kept.is_running
     await kept.stop()
     assert (kept.starts, kept.kills, kept.deaths, kept.is_running) == (2, 1, 0, False)
+
+
+async def test_a_kept_program_that_dies_of_its_request_to_end_is_asked_again_until_it_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "ASK_AGAIN_S", 0.02)
+    ends = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit({code})); "
+        "print('up {start}', flush=True); signal.pause()"
+    )
+
+    def words(start: int) -> tuple[str, ...]:
+        return (PYTHON, "-c", ends.format(code=3 if start == 1 else 0, start=start))
+
+    kept = KeptProcess("kept", words, log=tmp_path / "log")
+    await until_it_says(kept, "up 1")
+    assert await kept.ends_well(20)
+    assert kept.starts >= 2
+    deaf = KeptProcess("deaf", lambda _: (PYTHON, "-c", DEAF), log=tmp_path / "deaf")
+    await until_it_says(deaf, "up")
+    assert not await deaf.ends_well(0.05)
+    deaf.strike()
+    await deaf.stop()
 
 
 @pytest.mark.parametrize("own_session", [True, False])

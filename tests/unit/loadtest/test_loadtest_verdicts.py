@@ -53,6 +53,7 @@ def test_a_transaction_may_be_there_or_not_but_never_in_part() -> None:
     assert torn(half) == (2, 1, ["w:1 in eu"])
     assert not judge_transactions(*torn(half)).is_kept
     assert not judge_transactions(0, 0, []).is_kept
+    assert not judge_transactions(5, 0, []).is_kept
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,18 @@ async def test_a_group_is_judged_by_what_is_stored_what_members_did_and_what_the
     held = {"e": "assigned", "t": 2, "member": "m", "partitions": [0, 1, 2]}
     reads = [{"e": "read", "t": 3, "member": "m", "partition": 0, "offsets": [offset]} for offset in offsets]
     (stage.folder / "member-1.events").write_text(json.dumps(held) + "\n")
-    (stage.folder / "member-2.events").write_text("".join(json.dumps(row) + "\n" for row in reads))
+    (stage.folder / "member-2.events").write_text("".join(json.dumps(row) + "\n" for row in (held, *reads)))
     (line,) = await members.judged()
     assert line["kept"] is kept, line
+
+
+async def test_a_member_that_was_killed_has_to_become_one_again(stage: Any) -> None:
+    members = group(stage, "aiokafka", "cooperative-sticky")
+    process: Any = SimpleNamespace(name="member", starts=2, log_file=stage.folder / "log")
+    members.processes.append(process)
+    held = {"e": "assigned", "t": 2, "member": "m", "partitions": [0]}
+    (stage.folder / "member-1.events").write_text(json.dumps(held) + "\n")
+    assert [len(events) for events in members._all_events().values()] == [0, 1]
 
 
 async def test_one_more_joins_and_the_oldest_leaves(stage: Any) -> None:

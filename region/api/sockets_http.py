@@ -25,12 +25,12 @@ from region.api.principal import PRINCIPAL
 from region.api.records_http import checked_query
 from region.api.socket import Socket, SocketServices
 from region.coordination.shares_core import Room, Shares
-from region.security.access import Principal
 
 log = structlog.get_logger()
 
 SOCKETS_MAX: Final = 20_000  # of one broker
 LOOK_S: Final = 15.0
+CLOSE_S: Final = 2.0
 PARAMETERS: Final = frozenset({"region", "read_only"})
 
 
@@ -40,7 +40,7 @@ class SocketsHttp(Collector):
     def __init__(self, services: SocketServices) -> None:
         self._services = services
         self._shares = Shares(SOCKETS_MAX)
-        self._open: dict[web.WebSocketResponse, Principal] = {}
+        self._open: dict[web.WebSocketResponse, web.Request] = {}
         self._looking: asyncio.Task[None] | None = None
 
     def collect(self) -> Iterator[Metric]:
@@ -72,7 +72,7 @@ class SocketsHttp(Collector):
         bodies = request.app[BODIES]
         try:
             await ws.prepare(request)
-            self._open[ws] = principal
+            self._open[ws] = request
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(
                     self._look_while_any(), name="sign-ins of sockets"
@@ -97,9 +97,8 @@ class SocketsHttp(Collector):
     async def _look_while_any(self) -> None:
         while self._open:
             await asyncio.sleep(LOOK_S)
-            ended = [ws for ws, principal in self._open.items() if not self._services.is_still_valid(principal)]
-            goodbyes = [ws.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the sign-in has ended") for ws in ended]
-            await asyncio.gather(*goodbyes, return_exceptions=True)
+            ended = [row for row in self._open.items() if not self._services.is_still_valid(row[1][PRINCIPAL])]
+            await asyncio.gather(*(_end(ws, request) for ws, request in ended), return_exceptions=True)
 
     def _check_room(self, name: str) -> None:
         room = self._shares.look(name, 1)
@@ -107,3 +106,12 @@ class SocketsHttp(Collector):
             raise Busy(f"this broker has {SOCKETS_MAX} sockets, its maximum; ask another one")
         if room is Room.OWN_SHARE_FULL:
             raise Busy(f"{name} has {self._shares.held_by(name)} sockets here, as many as are free: close some")
+
+
+async def _end(ws: web.WebSocketResponse, request: web.Request) -> None:
+    """Close a socket whose sign-in has ended; one that does not read the reason either is cut off."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await ws.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the sign-in has ended")
+    except TimeoutError:
+        cut_off(request.transport)

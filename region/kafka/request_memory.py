@@ -52,7 +52,7 @@ class RequestMemory:
                 del self._held_by[name]
         if size_bytes < 0 and self._waiting:
             for waiting in [name for name in self._waiting if self.has_room_for(name)]:
-                for wake in self._waiting.pop(waiting):
+                for wake in self._waiting.pop(waiting, {}):  # one that is woken may give bytes back at once
                     wake()
 
     def wait(self, wake: Callable[[], None], name: str = NOBODY) -> None:

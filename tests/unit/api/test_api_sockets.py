@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -275,6 +276,22 @@ async def test_a_socket_that_does_nothing_is_closed_when_its_sign_in_has_ended(
     valid = False
     closed = await client.ws.receive(timeout=5)
     assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.POLICY_VIOLATION)
+
+
+async def test_who_does_not_read_why_it_is_closed_is_cut_off_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deaf:
+        async def close(self, **_: object) -> None:
+            await asyncio.Event().wait()
+
+    cut: list[object] = []
+    monkeypatch.setattr(sockets_http, "CLOSE_S", 0.01)
+    monkeypatch.setattr(sockets_http, "cut_off", cut.append)
+    request: Any = SimpleNamespace(transport="its connection")
+    async with asyncio.timeout(5):
+        await sockets_http._end(cast("Any", Deaf()), request)
+    assert cut == ["its connection"]
 
 
 async def test_mistakes_are_answered_and_too_many_in_a_row_close_the_socket(open_socket: Open) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -257,6 +258,30 @@ async def test_who_takes_nothing_of_an_answer_is_cut_off_and_sooner_where_much_w
     await until(lambda: site[0]._acceptor.counters.refused == {Refusal.TOO_SLOW: 1})
     for _, writer in (taking, mute):
         writer.close()
+
+
+def test_who_reads_what_is_written_anew_is_not_cut_off_however_much_waits() -> None:
+    class Transport:
+        acked = 0
+
+        def get_write_buffer_size(self) -> int:
+            return 1_000  # a stream refills it
+
+        def get_extra_info(self, _: str) -> Any:
+            return self
+
+        def getsockopt(self, *_: int) -> bytes:
+            return bytes(120) + self.acked.to_bytes(8, sys.byteorder)
+
+    connection = http_site.HttpConnection.__new__(http_site.HttpConnection)
+    connection.transport = transport = cast("Any", Transport())
+    for now_s in range(10):
+        transport.acked += 1
+        connection.note_unread(now_s)
+        assert not connection.reads_nothing(now_s, 2.0)
+    for now_s in (10, 11, 12):
+        connection.note_unread(now_s)
+    assert connection.reads_nothing(12, 2.0)
 
 
 async def test_who_does_not_read_is_told_that_it_was_cut_off(start: Start) -> None:

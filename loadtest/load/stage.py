@@ -127,7 +127,7 @@ class Stage:
             await asyncio.sleep(fault.for_s)
             began = time.monotonic()
         later = {name: value for name, value in (more or {}).items() if name not in told}
-        self.note(what=HEALED, of=what, took_s=time.monotonic() - began, **later)
+        self.note(what=HEALED, of=what, fault=fault.do, took_s=time.monotonic() - began, **later)
 
     def name_of(self, broker: int) -> str:
         """Return the name of a broker by its number in the mesh."""

@@ -200,14 +200,15 @@ def judge_slowdown(
     """Judge deliveries while each fault held by those before the first: a record belongs to the second it came in.
 
     Args:
-        told: what engines told each second. events: {"what", "of", "second": when}.
+        told: what engines told each second. events: {"what", "of", "second": when};
+            of what is healed its "fault", too: the next one of that broker may have begun.
     """
-    begun, spans = dict[str, tuple[str, float]](), []
+    begun, spans = dict[tuple[str, str], float](), []
     for event in events:
         if event["what"] != HEALED:
-            begun[event["of"]] = (event["what"], event["second"])
-        elif event["of"] in begun:
-            spans.append((*begun.pop(event["of"]), event["of"], event["second"]))
+            begun[event["what"], event["of"]] = event["second"]
+        elif (key := (event["fault"], event["of"])) in begun:
+            spans.append((key[0], begun.pop(key), key[1], event["second"]))
 
     def delivered(from_s: float, to_s: float) -> Samples:
         rows = totals_of([row for row in told if from_s + 1 <= row["second"] <= to_s + 1])

@@ -295,14 +295,30 @@ def test_twice_the_latency_is_a_breach_but_for_the_noise_of_the_machine(
     told = [delivered(105, before_ms), delivered(115, under_ms), delivered(125, 900)]
     events = [
         {"what": "flood", "of": "us-1", "second": 110},
-        {"what": "healed", "of": "us-1", "second": 120},
+        {"what": "healed", "of": "us-1", "fault": "flood", "second": 120},
     ]
     (line,) = judge_slowdown(told, events, 2.0, from_s=100)
     assert line.is_kept is kept
 
 
+def test_each_of_two_faults_that_overlap_is_judged_from_its_own_beginning() -> None:
+    told = [delivered(105, 30), delivered(113, 40), delivered(125, 50)]
+    events = [
+        {"what": "flood", "of": "us-1", "second": 110},
+        {"what": "slow-clients", "of": "us-1", "second": 115},
+        {"what": "healed", "of": "us-1", "fault": "flood", "second": 116},
+        {"what": "healed", "of": "us-1", "fault": "slow-clients", "second": 130},
+    ]
+    lines = judge_slowdown(told, events, 2.0, from_s=100)
+    assert [line.what for line in lines] == ["deliver p99 under flood us-1", "deliver p99 under slow-clients us-1"]
+    assert all(line.is_kept for line in lines)
+
+
 def test_a_fault_under_which_nothing_was_read_is_a_breach() -> None:
-    events = [{"what": "flood", "of": "us-1", "second": 110}, {"what": "healed", "of": "us-1", "second": 120}]
+    events = [
+        {"what": "flood", "of": "us-1", "second": 110},
+        {"what": "healed", "of": "us-1", "fault": "flood", "second": 120},
+    ]
     for told in ([delivered(105, 1)], [delivered(115, 1)], []):
         assert not judge_slowdown(told, events, 2.0, from_s=100)[0].is_kept
     assert not judge_slowdown([delivered(105, 1)], [], 2.0, from_s=100)[0].is_kept

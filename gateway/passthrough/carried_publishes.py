@@ -1,7 +1,8 @@
 """Publish calls of all clients on their way to one broker: messages of one stream instead of a call for each.
 
 Rule 1: calls that come in one turn of the loop, or while a message is being written, travel in one message. While
-        others wait for answers, of whichever broker, a message is held back some milliseconds, the more the more wait.
+        others wait for answers, of whichever broker, a message is held back some milliseconds, the more the more wait;
+        not one that is full, nor what did not fit into the one before.
         Each call has its own caller, and is answered, refused or cancelled by itself; the broker treats it like one
         that comes alone.
 Rule 2: a stream is opened when a call has succeeded by itself, in the name of that caller, and used once the broker
@@ -147,13 +148,20 @@ class CarriedPublishes:
         while not self.is_closing or self._unsent:
             await self._news.wait()
             self._news.clear()
+            was_cut = False
             while self._unsent or self._cancelled:
                 others = self._calls_waiting() - 1
-                if others > 0:  # whoever calls alone waits for nobody
+                if others > 0 and not was_cut and not self._is_full():  # whoever calls alone waits for nobody
                     await asyncio.sleep(min(PACE_S * others, PACE_S_MAX))
                 if self._unsent or self._cancelled:  # clients may have left meanwhile
-                    await call.write(self._message())
+                    message = self._message()
+                    was_cut = bool(self._unsent)
+                    await call.write(message)
         await call.done_writing()
+
+    def _is_full(self) -> bool:
+        """Return whether a message could hold no more than what waits already."""
+        return sum(call.ByteSize() for call in self._unsent.values()) >= MESSAGE_BYTES_MAX
 
     def _message(self) -> pb.CarriedRequest:
         """Return what waits, as much as a message may hold."""

@@ -4,7 +4,8 @@ Pure.
 Rule 1: a rule is one subject with one value and the time it was made, microseconds since 1970; of two the later one
         counts, of two at one time the larger value: whichever comes first, everybody ends with the same.
 Rule 2: what is taken back is a rule as well, with an empty value: or who was away would bring it back.
-Rule 3: RULES_MAX subjects at most; one that was taken back gives way first.
+Rule 3: RULES_MAX subjects at most; of those taken back the oldest gives way, to another one taken back only if that is
+        newer: or two full sets would swap them for ever.
 Rule 4: a set does not change, the next one takes its place: it is read in another thread.
 """
 
@@ -80,7 +81,7 @@ class RuleSet:
         for rule in rules:
             key = (rule.kind, rule.subject)
             known = held.get(key)
-            if known is None and (rule.made_us > now_us + AHEAD_US_MAX or not _makes_place(held)):
+            if known is None and (rule.made_us > now_us + AHEAD_US_MAX or not _makes_place(held, rule)):
                 continue
             if known is not None and (known.made_us, known.value) >= (rule.made_us, rule.value):
                 continue
@@ -89,12 +90,19 @@ class RuleSet:
         return (RuleSet(held.values()) if news else self), news
 
 
-def _makes_place(held: dict[tuple[str, str], Rule]) -> bool:
+def _makes_place(held: dict[tuple[str, str], Rule], rule: Rule) -> bool:
     if len(held) < RULES_MAX:
         return True
     taken_back = [rule for rule in held.values() if not rule.value]
     if not taken_back:
         return False
-    oldest = min(taken_back, key=lambda rule: rule.made_us)
+    oldest = min(taken_back, key=_age)
+    if not rule.value and _age(rule) < _age(oldest):
+        return False
     del held[oldest.kind, oldest.subject]
     return True
+
+
+def _age(rule: Rule) -> tuple[int, str, str]:
+    """Return what orders rules by age, in the same way everywhere."""
+    return rule.made_us, rule.kind, rule.subject

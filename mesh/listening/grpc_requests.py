@@ -55,25 +55,27 @@ class RequestBudget:
     def __init__(self, limit_bytes: int = REQUESTS_BYTES_MAX, *, calls_max: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._held_by: Counter[str] = Counter()  # addresses
+        self.held_by: Counter[str] = Counter()  # addresses; those that hold nothing are not in it
         self.calls_max = calls_max
         self.calls_open = 0
         self.calls_refused = 0  # because there was no room for their requests
 
     def take(self, size_bytes: int, address: str) -> bool:
         """Count bytes of an address; False: there is no room, nothing was counted."""
-        used_bytes, held_bytes = self.used_bytes + size_bytes, self._held_by[address] + size_bytes
+        used_bytes, held_bytes = self.used_bytes + size_bytes, self.held_by[address] + size_bytes
         if used_bytes > self.limit_bytes or held_bytes > max(size_bytes, self.limit_bytes - used_bytes):
             return False
-        self.used_bytes, self._held_by[address] = used_bytes, held_bytes
+        self.used_bytes = used_bytes
+        if held_bytes:  # or every address that ever called would be kept
+            self.held_by[address] = held_bytes
         return True
 
     def give(self, size_bytes: int, address: str) -> None:
         """Count them no more."""
         self.used_bytes -= size_bytes
-        self._held_by[address] -= size_bytes
-        if not self._held_by[address]:
-            del self._held_by[address]
+        self.held_by[address] -= size_bytes
+        if not self.held_by[address]:
+            del self.held_by[address]
 
 
 class _Held:

@@ -9,7 +9,8 @@ Rule 3: calls that hang begin no limit: a partition without a leader holds up th
 Rule 4: few calls are no line (OPEN_MIN): where each takes long by itself, as on a slow disk, all are let in.
 Rule 5: a line is also told by its length: where those that stand in it all through a window would take over TARGET_NS
         to end at the pace of that window, a limit begins before anyone has waited so long. Only while what ends takes
-        twice as long as it did lately: calls to a far home are many at once and wait for nobody.
+        twice as long as it did lately: calls to a far home are many at once and wait for nobody. And only where
+        OPEN_MIN would end within TARGET_NS: of a few ends neither can be told, and what came after the last may hang.
 Source: that a queue stands is told as by CoDel (RFC 8289): by the minimum over an interval, because bursts pass.
 """
 
@@ -88,9 +89,11 @@ class StandingQueue:
             had_hung, self._empty_windows = self._empty_windows >= EMPTY_WINDOWS_MAX, 0
             unseen_ns = self._waiting * length_ns // max(1, self._seen)
             is_slower = self._quickest_ns > 2 * min(self._lately, default=self._quickest_ns)
-            line_ns = min(self._line, line) * length_ns // self._done if is_slower else 0
+            in_target = self._done * TARGET_NS // length_ns
+            is_told = is_slower and in_target >= OPEN_MIN
+            line_ns = min(self._line, line) * length_ns // self._done if is_told else 0
             self._lately.append(self._quickest_ns)
-            in_time = max(OPEN_MIN, self._done * TARGET_NS // length_ns)
+            in_time = max(OPEN_MIN, in_target)
             if had_hung:
                 self._open_max = None
             elif max(self._quickest_ns + unseen_ns, line_ns) > TARGET_NS:

@@ -341,6 +341,22 @@ async def test_while_another_waits_at_whichever_broker_calls_gather(
     await asyncio.gather(first, *gathered, return_exceptions=True)
 
 
+async def test_full_messages_and_what_did_not_fit_into_them_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried_publishes, "PACE_S", 3600.0)
+    monkeypatch.setattr(carried_publishes, "PACE_S_MAX", 3600.0)
+    call: Any = FakeCall()
+    streams = PublishStreams()
+    stream = await open_stream(streams, call)
+    call.room.set()
+    tasks = [begun(stream, bytes(60 * KIB)) for _ in range(40)]
+    await until(lambda: sum(len(message.calls) for message in call.written) == 40)
+    tasks.append(begun(stream, b"small"))  # this one waits for others again
+    await some_turns()
+    assert sum(len(message.calls) for message in call.written) == 40
+    await streams.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_what_was_not_written_when_a_stream_ends_was_not_sent() -> None:
     call: Any = FakeCall()
     streams = PublishStreams()

@@ -9,7 +9,7 @@ import pytest
 from gateway.routing.client_book_core import ClientKey
 from gateway.routing.rules_core import Kind, Rules
 from georelay.errors import BadRequest
-from mesh.distance.rule_set_core import AHEAD_US_MAX, RULES_MAX, Rule
+from mesh.distance.rule_set_core import AHEAD_US_MAX, RULES_MAX, Rule, RuleSet
 
 
 def test_rules_heard_in_any_order_end_the_same() -> None:
@@ -54,6 +54,20 @@ def test_rules_are_bounded_and_those_taken_back_give_way() -> None:
     rules.make(Kind.PIN, "c-7", "", now_us=2, now_s=0, by="")
     rules.make(Kind.PIN, "more", "us", now_us=2, now_s=0, by="")
     assert len(rules.held.rules) == RULES_MAX
+
+
+@pytest.mark.parametrize("later_us", [0, 1])
+def test_two_full_sets_with_other_rules_taken_back_become_equal_and_then_nothing_is_news(later_us: int) -> None:
+    pins = [Rule("pin", f"c-{number}", "us", number) for number in range(RULES_MAX - 2)]
+    ours = RuleSet([*pins, *(Rule("pin", name, "", 1000) for name in ("a", "d"))])
+    theirs = RuleSet([*pins, *(Rule("pin", name, "", 1000 + later_us) for name in ("b", "c"))])
+    for _ in range(3):  # rounds
+        (ours, our_news), (theirs, their_news) = (
+            ours.merged(theirs.rules, now_us=2000),
+            theirs.merged(ours.rules, now_us=2000),
+        )
+    assert ours.rules == theirs.rules
+    assert our_news == their_news == []
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "x" * 129, "10.0.0.0/8", "a/b"])

@@ -270,3 +270,25 @@ async def test_all_four_kinds_of_calls_pass_and_give_back_what_they_held() -> No
             await asyncio.sleep(0.02)
         assert service.budget.used_bytes == 0
         assert (service.calls, service.budget.calls_open, service.budget.calls_refused) == ([1], 0, 1)
+
+
+async def test_nothing_is_kept_of_addresses_whose_calls_have_ended() -> None:
+    class Caller:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def peer(self) -> str:
+            return f"ipv4:10.0.0.{self.number}:1"
+
+    budget, held = RequestBudget(), []
+
+    async def echo(request: bytes, _: Any) -> bytes:
+        held.append(dict(budget.held_by))
+        return request
+
+    limits = RequestLimits(budget, AdmissionCounters(), message_bytes_max=MIB)
+    answer = limits.carried(grpc.unary_unary_rpc_method_handler(echo, None, bytes), "/t.T/Echo")
+    for number in range(100):
+        await answer(b"x" * (number % 2), Caller(number))  # every other one is empty
+    assert held[:2] == [{}, {"10.0.0.1": 1}]
+    assert not budget.held_by

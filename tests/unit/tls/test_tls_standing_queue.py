@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import random
 from typing import Any
 
 import grpc
@@ -112,6 +114,35 @@ def test_calls_that_hang_begin_no_limit_also_when_they_end_at_last_and_end_one()
     queue.end(queue.begin(12 * WINDOW_NS), 12 * WINDOW_NS, is_done=False)  # what fails at once says nothing
     assert queue.is_over(13 * WINDOW_NS)
     assert not queue.is_over((13 + EMPTY_WINDOWS_MAX) * WINDOW_NS)
+
+
+def refused_beside_hung(*, hung_per_s: int, healthy_per_s: int, seconds: int = 20) -> int:
+    """Return how many healthy calls of some 5 ms are refused while others come that fail after 10 s."""
+    chance, queue, refused = random.Random(0), StandingQueue(), 0
+    todo: list[tuple[float, int, bool, Begun | None]] = []  # when, what number, whether it hangs, once it was let in
+    for number in range(hung_per_s * (seconds - 3)):
+        todo.append((chance.uniform(3, seconds), number, True, None))
+    for number in range(healthy_per_s * seconds):
+        todo.append((chance.uniform(0, seconds), -1 - number, False, None))
+    heapq.heapify(todo)
+    while todo:
+        at_s, number, is_hung, begun = heapq.heappop(todo)
+        at_ns = int(at_s * 1000 * MS)
+        if begun is not None:
+            queue.end(begun, at_ns, is_done=not is_hung)
+        elif queue.is_over(at_ns):
+            refused += not is_hung
+        else:
+            takes_s = 10 if is_hung else 0.0025 + chance.expovariate(1 / 0.005)
+            heapq.heappush(todo, (at_s + takes_s, number, is_hung, queue.begin(at_ns)))
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("hung_per_s", "healthy_per_s"), [(20, 10), (50, 10), (100, 10), (200, 20), (500, 10), (300, 40)]
+)
+def test_calls_that_hang_get_none_of_the_few_beside_them_refused(hung_per_s: int, healthy_per_s: int) -> None:
+    assert refused_beside_hung(hung_per_s=hung_per_s, healthy_per_s=healthy_per_s) == 0
 
 
 def test_a_few_calls_that_take_long_by_themselves_are_no_line() -> None:

@@ -22,6 +22,7 @@ from typing import Final
 from georelay.errors import Busy
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
 from georelay.wire.batch import Compression, parse_header
+from region.api.unfolding import FIELD_BYTES
 from region.coordination.shares_core import Room, Shares
 from region.kafka.ports import EntryLike, ReadAnswer
 
@@ -185,7 +186,7 @@ async def read_with_room(read: Callable[[], Awaitable[ReadAnswer]], room: Answer
 
 def needed_bytes(entry: EntryLike) -> int:
     """Return what the records of a batch take at most while a piece of them becomes text."""
-    size_bytes = len(entry.payload)
+    size_bytes = min(len(entry.payload) + FIELD_BYTES * entry.record_count, RECORD_BATCH_BYTES_MAX)
     if parse_header(entry.payload).compression is not Compression.NONE:
         size_bytes = RECORD_BATCH_BYTES_MAX  # of one record; a larger one is passed over
     return size_bytes + text_bytes_max(size_bytes)

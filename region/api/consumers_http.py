@@ -113,6 +113,7 @@ class ConsumersHttp:
             self._checked(request)  # it may have waited for long
             if not tail.has_found(out):
                 return web.Response(status=204)
+            room.keep(out.held_bytes)
             await self._records.pause_for(principal, out.size_bytes)
             skipped = {"skipped": tail.skipped} if tail.skipped else {}
             return await out.end({"positions": positions_json(tail.moved), **skipped})

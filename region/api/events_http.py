@@ -25,7 +25,7 @@ from region.api.principal import PRINCIPAL
 from region.api.problem import problem_of
 from region.api.record_answers import SEND_S, RecordTexts
 from region.api.records_http import RecordsHttp, checked_query
-from region.api.tails import Tail, Tails
+from region.api.tails import RETRY_S, Tail, Tails
 from region.coordination.shares_core import Room, Shares
 from region.kafka.ports import Cluster, TopicView
 from region.security.access import Access, Operation, Principal, Resource
@@ -128,8 +128,10 @@ class EventsHttp:
                 tail.skipped = []
                 try:
                     await self._tails.next(tail, out, wait_ms=SILENCE_MS)
-                except Busy:  # no room for an answer: the client has not taken others
+                except Busy:  # no room, mostly: the client has not taken other answers. The tail has not moved
+                    room.end()
                     out = RecordTexts(records_max=EVENT_RECORDS, room=room)
+                    await asyncio.sleep(RETRY_S)  # others that are busy say so at once
                 check()
                 if not self._is_still_valid(principal):
                     raise Unauthenticated("the sign-in has ended: sign in again")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import re
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -95,14 +96,21 @@ class OrphansHttp:
         if form not in ("json", "batches"):
             raise BadRequest(f"format: 'json' or 'batches', not {form[:20]!r}")
         offset = _number(request.query.get("offset", str(FIRST_OFFSET)), "offset", low=FIRST_OFFSET, high=INT64_MAX)
-        piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
         if form == "batches":
+            piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
             batches = [base64.b64encode(entry.payload).decode() for entry in piece.entries]
             return json_response({"next_offset": piece.next_offset, "batches": batches})
         room = AnswerRoom(request[PRINCIPAL].name)
         out = RecordsAnswer(request, {}, records_max=REST_RECORDS_MAX, room=room)
         try:
-            return await out.end({"next_offset": await _fill(out, piece, offset, f"branch of {topic}/{partition}")})
+            while True:
+                piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
+                following = await _fill(out, piece, offset, f"branch of {topic}/{partition}")
+                del piece
+                if not out.lacks_room:  # or an answer without records would be taken for the end of the branch
+                    break
+                await out.wait_for_room()
+            return await out.end({"next_offset": following})
         finally:
             room.end()
 
@@ -173,15 +181,14 @@ async def _fill(out: RecordsAnswer, piece: BranchPiece, start: int, where: str) 
         if header.is_control:
             continue
         if not out.has_room_for(entry):
-            if not out.is_empty:
-                return position
-            await out.wait_for_room()
+            return position
         about = {"epoch": entry.header().epoch, "transactional": header.is_transactional}
         async with aclosing(readable_chunks(entry, where)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, Unreadable):
-                    out.pass_over(chunk)
-                    position = chunk.following
+                    if chunk.following > position:
+                        out.pass_over(replace(chunk, first=max(position, chunk.first)))
+                        position = chunk.following
                 else:
                     fresh = [record for record in chunk if record.offset >= start]
                     done = await out.add(fresh, about)

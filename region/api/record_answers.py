@@ -53,6 +53,7 @@ class RecordsAnswer:
 
     Attributes:
         count, size_bytes: of the records so far. is_full: it takes no more.
+        held_bytes: of text that was made and not sent yet.
     """
 
     def __init__(self, request: web.Request, head: Mapping[str, Any], *, records_max: int, room: AnswerRoom) -> None:
@@ -63,7 +64,7 @@ class RecordsAnswer:
         self._request = request
         self._records_max = records_max
         self._parts = [_json(head)[:-1], b',"records":[' if head else b'"records":[']
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._passed_over: list[dict[str, Any]] = []
         self._sent: web.StreamResponse | None = None
         self._has_left = False
@@ -78,7 +79,7 @@ class RecordsAnswer:
                 if self.is_full or not self._takes(record, text):
                     return done
                 done += 1
-            if self._held_bytes > HELD_BYTES:
+            if self.held_bytes > HELD_BYTES:
                 await self._send()
         return done
 
@@ -87,7 +88,7 @@ class RecordsAnswer:
         return self._has_room(needed_bytes(entry))
 
     def _has_room(self, *size_bytes: int) -> bool:
-        has_room = self.room.has(self._held_bytes + sum(size_bytes))
+        has_room = self.room.has(self.held_bytes + sum(size_bytes))
         self.is_full = self.is_full or not has_room
         return has_room
 
@@ -133,7 +134,7 @@ class RecordsAnswer:
         if self.count:
             self._parts.append(b",")
         self._parts.append(text)
-        self._held_bytes += len(text)
+        self.held_bytes += len(text)
         self.count += 1
         self._count(len(text))
         self.is_full = self.is_full or self.count >= self._records_max
@@ -145,7 +146,7 @@ class RecordsAnswer:
 
     async def _send(self) -> None:
         """Send what is there, as fast as the client takes it."""
-        part, self._parts, self._held_bytes = b"".join(self._parts), [], 0
+        part, self._parts, self.held_bytes = b"".join(self._parts), [], 0
         if self._has_left:
             return
         self.room.keep(len(part) + CHUNK_BYTES)  # what is not text yet

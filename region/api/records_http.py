@@ -176,6 +176,7 @@ class RecordsHttp:
                     break
                 await out.wait_for_room()
             self._records_out.inc(out.count)
+            room.keep(out.held_bytes)
             await self.pause_for(principal, out.size_bytes)
             return await out.end({"next_offset": reached.offset, **bounds})
         finally:

@@ -47,6 +47,15 @@ class Tail:
     asked_s: dict[int, float] = field(default_factory=dict)  # of partitions elsewhere that stand at the end
     at_end_ns: dict[int, int] = field(default_factory=dict)  # since when it stands at the end, by partition
 
+    def mark(self) -> Callable[[], None]:
+        """Return what puts it back where it is now: for when what was found since is not handed out."""
+        before = dict(self.positions), dict(self.epochs), dict(self.moved), list(self.skipped)
+
+        def go_back() -> None:
+            self.positions, self.epochs, self.moved, self.skipped = before
+
+        return go_back
+
     def has_found(self, out: TailOut) -> bool:
         """Return whether there is something to say."""
         return bool(self.skipped) or not out.is_empty
@@ -104,10 +113,20 @@ class Tails:
     async def next(self, tail: Tail, out: TailOut, *, wait_ms: int) -> None:
         """Find the next records of any partition, waiting up to `wait_ms` for the first.
 
+        Where it raises, the tail stands where it stood: `out` may have been filled by half, and is good for nothing.
+
         Raises:
             OffsetOutOfRange: a position is beyond the end of its partition. NotLeader, Unavailable: a partition could
-            not be asked, and no other one had anything. Busy: there is no room for an answer.
+            not be asked, and no other one had anything. Busy: there is no room for an answer, or for a question.
         """
+        go_back = tail.mark()
+        try:
+            await self._find(tail, out, wait_ms)
+        except GeorelayError:
+            go_back()
+            raise
+
+    async def _find(self, tail: Tail, out: TailOut, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1_000
         while True:
@@ -160,9 +179,10 @@ class Tails:
             log_start = await self.place(view, partition, EARLIEST)
             if position >= log_start:
                 raise
-            tail.skipped.append({"partition": partition, "from": position, "to": log_start})
-            tail.epochs.pop(partition, None)
             reached = await take(log_start)
+            if not out.lacks_room:  # or the position stays, and it is found and said again
+                tail.skipped.append({"partition": partition, "from": position, "to": log_start})
+                tail.epochs.pop(partition, None)
         if out.lacks_room:
             return
         if out.count > before:

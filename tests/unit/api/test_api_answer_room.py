@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,17 +14,21 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy
-from georelay.wire.batch import Compression, build_batch
-from region.api import answer_room, broker_service
+from georelay.wire.batch import Compression, build_batch, iterate_records
+from region.api import answer_room, broker_service, events_http, socket
 from region.api.answer_room import AnswerMemory, AnswerRoom, needed_bytes
 from region.api.broker_service import Source, Subscription
 from region.api.reading import StreamReader
+from region.api.record_answers import RecordTexts
+from region.api.records_http import RecordsHttp
 from region.api.streams.credit import Credit
+from region.api.unfolding import FIELD_BYTES
 from tests.unit.api.edge_in_memory import Edge
+from tests.unit.api.test_api_consumers import coordinators
 from tests.unit.api.test_api_sockets import Open, open_socket, orders
 from tests.unit.api.test_api_unfolding import records_pump
 
-__all__ = ["open_socket", "orders"]
+__all__ = ["coordinators", "open_socket", "orders"]
 
 VALUE = bytes(30_000)
 TEXT_BYTES = 6 * len(VALUE)  # a zero is \u0000
@@ -84,8 +89,17 @@ def test_a_compressed_batch_needs_what_the_largest_record_takes(entry_of: Callab
         build_batch([(None, bytes(100), ())], timestamps_ms=[1], compression=codec)
         for codec in (Compression.NONE, Compression.ZSTD)
     )
-    assert needed_bytes(entry_of(plain)) == 7 * len(plain)
+    assert needed_bytes(entry_of(plain)) == 7 * (len(plain) + FIELD_BYTES)
     assert needed_bytes(entry_of(packed)) == 24 << 20
+
+
+async def test_a_batch_that_there_is_room_for_can_be_added_however_small_its_records_are(
+    entry_of: Callable[[bytes], Any],
+) -> None:
+    entry = entry_of(build_batch([(None, b"x", ())] * 1_000, timestamps_ms=[1] * 1_000))
+    out = RecordTexts(records_max=1_000, room=AnswerRoom("ann", AnswerMemory(2 * needed_bytes(entry))))
+    assert out.has_room_for(entry)
+    assert await out.add(list(iterate_records(entry.payload))) == 1_000
 
 
 @pytest.fixture
@@ -270,3 +284,78 @@ async def test_an_event_stream_says_that_it_lives_until_there_is_room_for_what_c
             assert line.startswith((b": nothing", b"\n", b"id: "))
         assert len(line) > TEXT_BYTES
         stream.close()
+
+
+@pytest.fixture
+def second_read_is_busy(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the second partition that is read be busy, once: what the first one had is in the answer by then."""
+    read, calls = StreamReader.read, itertools.count(1)
+
+    async def busy_once(reader: StreamReader, *args: Any, max_bytes: int, **more: Any) -> Any:
+        if max_bytes > 1 and next(calls) == 2:
+            raise Busy("the link is full")
+        return await read(reader, *args, max_bytes=max_bytes, **more)
+
+    monkeypatch.setattr(StreamReader, "read", busy_once)
+    for module in (events_http, socket):
+        monkeypatch.setattr(module, "RETRY_S", 0)
+
+
+@pytest.mark.usefixtures("second_read_is_busy")
+async def test_an_event_stream_skips_nothing_where_another_partition_was_busy(edge: Edge, orders: Any) -> None:
+    orders((0, b"a"), (1, b"b"))
+    async with TestClient(TestServer(edge.whole_admin().app())) as client:
+        stream = await client.get("/v1/topics/orders/events?offset=earliest")
+        values: list[str] = []
+        async with asyncio.timeout(5):
+            while len(values) < 2:
+                if (line := await stream.content.readline()).startswith(b"data: "):
+                    values.append(json.loads(line[6:])["value"])
+        assert sorted(values) == ["a", "b"]
+        stream.close()
+
+
+@pytest.mark.usefixtures("second_read_is_busy")
+async def test_a_socket_skips_nothing_where_another_partition_was_busy(open_socket: Open, orders: Any) -> None:
+    orders((0, b"a"), (1, b"b"))
+    client = await open_socket()
+    await client.subscribe()
+    assert sorted(row["value"] for row in (await client.next())["records"]) == ["a", "b"]
+
+
+async def test_what_retention_removed_is_said_once_where_what_follows_waits_for_room(
+    edge: Edge, cluster: Any, orders: Any, memory: AnswerMemory
+) -> None:
+    orders((0, b"a"), (0, VALUE))
+    cluster.streams["orders", 0].log_start = 1
+    other = AnswerRoom("ANONYMOUS", memory)
+    assert other.has(300_000)
+    async with TestClient(TestServer(edge.whole_admin().app())) as client:
+        headers = {"Last-Event-ID": "0:0"}
+        stream = await client.get("/v1/topics/orders/events?partitions=0", headers=headers)
+        while not memory._lines:
+            await asyncio.sleep(0)
+        other.end()
+        lines: list[bytes] = []
+        while not lines or not lines[-1].startswith(b"id: "):
+            lines.append(await stream.content.readline())
+        lines += [await stream.content.readline() for _ in range(2)]
+        assert lines.count(b"event: skipped\n") == 1
+        stream.close()
+
+
+@pytest.mark.parametrize("path", ["records", "consumers/bills/records"])
+async def test_an_answer_that_waits_for_a_quota_holds_what_was_made_and_no_more(
+    edge: Edge, orders: Any, memory: AnswerMemory, coordinators: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    held: list[int] = []
+
+    async def paused(*_: Any) -> None:
+        held.append(memory.used_bytes)
+
+    monkeypatch.setattr(RecordsHttp, "pause_for", paused)
+    orders((0, VALUE))
+    async with TestClient(TestServer(edge.whole_admin(coordinators=coordinators).app())) as client:
+        answer = await client.get(f"/v1/topics/orders/{path}")
+        assert answer.status == 200
+    assert TEXT_BYTES < held[0] < TEXT_BYTES + 1_000

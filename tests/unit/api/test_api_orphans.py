@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay.errors import AccessDenied, GeorelayError
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records
 from georelay.wire.control_batch import build_marker
+from region.api import orphans_http
+from region.api.answer_room import AnswerMemory, AnswerRoom
 from region.api.bodies import Bodies
 from region.api.orphans import BranchPiece, BranchView
 from region.api.orphans_http import ORPHAN_HEADER, OrphansHttp
 from region.api.principal import PRINCIPAL
+from region.api.unfolding import Unreadable
 from region.security.access import Operation
 
 BRANCH = BranchView(topic="orders", partition=0, epoch=2, first=5, following=8, cut_us=1_000_000, epochs=((1, 5),))
@@ -197,3 +201,38 @@ async def test_nothing_is_done_without_the_right_to(bed: Bed, method: str, path:
 async def test_a_wrong_request_is_refused_and_named(bed: Bed, method: str, path: str, body: Any) -> None:
     status, answer = await bed.ask(method, path, body)
     assert (status, answer["code"]) == (400, "BAD_REQUEST")
+
+
+async def test_an_export_waits_for_room_before_it_answers_without_a_record(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = tuple((f"{number}", b"") for number in range(100))  # far more in memory than they are as a batch
+    batch = build_batch([RecordDraft(b"five", headers=headers)], timestamps_ms=1)
+    monkeypatch.setitem(globals(), "ENTRIES", [entry(5, batch)])
+    memory = AnswerMemory(200_000)
+    monkeypatch.setattr(AnswerRoom.__init__, "__defaults__", (memory,))
+    other = AnswerRoom("ann", memory)
+    assert other.has(94_000), "what is left is enough for the batch, not for its text"
+    export = asyncio.create_task(bed.ask("GET", "/v1/orphans/orders/0/2"))
+    while not memory._lines and not export.done():
+        await asyncio.sleep(0)
+    other.end()
+    _, found = await export
+    assert ([row["value"] for row in found["records"]], found["next_offset"]) == (["five"], 6)
+    assert memory.used_bytes == 0
+
+
+async def test_an_export_says_of_what_cannot_be_read_only_what_lies_beyond_its_beginning(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flaws(*_: Any) -> AsyncIterator[Unreadable]:
+        yield Unreadable(5, 6, "flaw")
+        yield Unreadable(6, 8, "flaw")
+
+    async def piece(*_: Any) -> BranchPiece:
+        return BranchPiece(entries=ENTRIES[:1], next_offset=8)
+
+    monkeypatch.setattr(orphans_http, "readable_chunks", flaws)
+    monkeypatch.setattr(bed, "read", piece)
+    _, found = await bed.ask("GET", f"{ONE}?offset=7")
+    assert found == {"records": [], "next_offset": 8, "passed_over": [{"first": 7, "following": 8, "reason": "flaw"}]}

@@ -7,6 +7,7 @@ configuration, the region's controller, or another region.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ class RewiredLoop(uvloop.Loop):
         """Connect, as the base class does, to where the wire leads."""
         host, port = self.wires.get((host, port), (host, port))
         return await super().create_connection(protocol_factory, host, port, **options)
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        """Connect a socket in the same way: brokers dial their peers so (mesh.listening.dialling)."""
+        host, port, *rest = address
+        await super().sock_connect(sock, (*self.wires.get((host, port), (host, port)), *rest))
 
 
 def rewired(wires: Mapping[Address, Address]) -> RewiredLoop:

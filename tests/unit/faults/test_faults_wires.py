@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from georelay.errors import ConfigError
+from mesh.listening.dialling import connected_within
 from region.faults.rewired_loop import read_wires, rewired
 
 
-async def _answer(host: str, port: int) -> bytes:
-    reader, writer = await asyncio.open_connection(host, port)
+async def _answer(host: str, port: int, *, as_peers: bool) -> bytes:
+    if as_peers:
+        reader, writer = await asyncio.open_connection(sock=await connected_within(host, port, timeout_ms=5_000))
+    else:
+        reader, writer = await asyncio.open_connection(host, port)
     try:
         return await reader.read(8)
     finally:
@@ -20,7 +24,8 @@ async def _answer(host: str, port: int) -> bytes:
         await writer.wait_closed()
 
 
-def test_a_connection_follows_its_wire_and_others_do_not() -> None:
+@pytest.mark.parametrize("as_peers", [False, True])
+def test_a_connection_follows_its_wire_and_others_do_not(*, as_peers: bool) -> None:
     async def said_through(text: bytes) -> tuple[asyncio.Server, tuple[str, int]]:
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(text)
@@ -32,9 +37,9 @@ def test_a_connection_follows_its_wire_and_others_do_not() -> None:
     async def run(wires: dict[tuple[str, int], tuple[str, int]]) -> list[bytes]:
         one, true = await said_through(b"true")
         other, forwarder = await said_through(b"wire")
-        untouched = await _answer(*true)
+        untouched = await _answer(*true, as_peers=as_peers)
         wires[true] = forwarder
-        answers = [untouched, await _answer(*true)]
+        answers = [untouched, await _answer(*true, as_peers=as_peers)]
         one.close()
         other.close()
         return answers

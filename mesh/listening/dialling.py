@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import uvloop
 
 AddressRow: TypeAlias = tuple[Any, ...]  # of getaddrinfo
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 async def resolved(host: str, port: int) -> list[AddressRow]:
@@ -22,7 +25,7 @@ async def resolved(host: str, port: int) -> list[AddressRow]:
 async def connected(rows: Sequence[AddressRow], *, first: int = 0) -> socket.socket:
     """Return a connection to one of the addresses, asked in turn from number `first` on. Raises OSError: none takes it.
 
-    `create_connection(…, sock=)` owns it from then on; until then it is the caller's to close.
+    `carried` owns it from then on; until then it is the caller's to close.
     """
     first %= len(rows)
     failure = OSError("no address")
@@ -40,6 +43,21 @@ async def connected(rows: Sequence[AddressRow], *, first: int = 0) -> socket.soc
         else:
             return connection
     raise failure
+
+
+async def carried(make: Callable[[], P], connection: socket.socket, **options: Any) -> P:
+    """Return the protocol of a connection, as create_connection makes it. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    is_over = True
+    try:
+        transport, protocol = await loop.create_connection(make, sock=connection, **options)
+        is_over = transport.is_closing()
+        return protocol
+    finally:
+        if is_over and isinstance(loop, uvloop.Loop):
+            # uvloop closes the number of a connection that ends this early, and does not tell the object. That would
+            # close it again, when it is that of a log by then, and what gets it next is written to as if it were one.
+            connection.detach()
 
 
 async def connected_within(host: str, port: int, *, timeout_ms: int) -> socket.socket:

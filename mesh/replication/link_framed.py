@@ -33,7 +33,7 @@ import structlog
 
 from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name
-from mesh.listening.dialling import AddressRow, connected, resolved
+from mesh.listening.dialling import AddressRow, carried, connected, resolved
 from mesh.replication.frame_reader import HEAD, FrameReader
 from mesh.replication.link import Dial, Link, LinkReceiver
 from mesh.replication.settings import BrokerAddress
@@ -288,9 +288,7 @@ class DialledLink(FramedLink):
         host, _, port = self._peer.rpartition(":")
         try:
             rows = await resolved(host.strip("[]"), int(port))
-            _, connection = await asyncio.get_running_loop().create_connection(
-                _DialledConnection, sock=await _first_connected(rows), **self._options
-            )
+            connection = await carried(_DialledConnection, await _first_connected(rows), **self._options)
         except (OSError, ValueError) as error:  # a certificate that does not fit is an OSError
             self.lost(f"{self._peer}: {type(error).__name__}: {error}")
             return

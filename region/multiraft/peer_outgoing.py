@@ -26,7 +26,7 @@ from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts, broker_name
 from mesh.listening.addresses_core import Addresses
 from mesh.listening.dial_patience_core import DialPatience
-from mesh.listening.dialling import connected_within
+from mesh.listening.dialling import carried, connected_within
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import HEAD
 from region.multiraft.peer_hello import (
@@ -175,7 +175,7 @@ class OutgoingConnection:
         connection = await connected_within(*address[:2], timeout_ms=CONNECT_TIMEOUT_MS)
         try:
             async with asyncio.timeout(self._patience.ms / 1000):
-                await self._loop.create_connection(self.new_dial, sock=connection, **self._tls_options())
+                await carried(self.new_dial, connection, **self._tls_options())
         except TimeoutError:
             late_ms = self._patience.ms
             self._patience.used_up()

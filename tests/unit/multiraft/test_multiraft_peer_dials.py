@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -92,7 +91,7 @@ async def test_each_handshake_that_had_no_answer_gives_the_next_one_twice_the_ti
     async def connected_within(*_address: object, timeout_ms: int) -> None:
         assert timeout_ms == peer_outgoing.CONNECT_TIMEOUT_MS  # TCP's time does not grow
 
-    async def handshake(new_dial: Callable[[], Dial], **_options: object) -> None:
+    async def handshake(new_dial: Callable[[], Dial], _connection: object, **_options: object) -> None:
         begun = loop.time()
         if len(waited_ms) == 3:
             new_dial().connection_made(stream())
@@ -103,7 +102,7 @@ async def test_each_handshake_that_had_no_answer_gives_the_next_one_twice_the_ti
             waited_ms.append((loop.time() - begun) * 1000)
 
     monkeypatch.setattr(peer_outgoing, "connected_within", connected_within)
-    monkeypatch.setattr(lane, "_loop", SimpleNamespace(create_connection=handshake, time=loop.time))
+    monkeypatch.setattr(peer_outgoing, "carried", handshake)
     lane.start()
     async with asyncio.timeout(5):
         await heard.connected.get()

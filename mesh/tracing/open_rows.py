@@ -48,6 +48,7 @@ HEADER_BYTES: Final = 4_096
 ARENAS: Final = 8  # seconds that may wait for the writer
 ROWS_MAX: Final = 1_024  # of one second
 LATE_ROWS_MAX: Final = 512  # of them
+NOTED_ROWS_MAX: Final = ARENAS * ROWS_MAX  # that may wait for their mark
 ROW_BYTES: Final = 512
 ARENA_BYTES: Final = 4_096 + ROWS_MAX * ROW_BYTES
 FILE_BYTES: Final = HEADER_BYTES + ARENAS * ARENA_BYTES

@@ -26,8 +26,7 @@ from mesh.tracing import memory_file
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import NotedRow
 from mesh.tracing.open_rows import (
-    ARENAS,
-    ROWS_MAX,
+    NOTED_ROWS_MAX,
     DamagedRowsError,
     OpenRows,
     left_open,
@@ -99,7 +98,7 @@ class TraceWriter:
         self._recovered: list[Path] = []  # files of open rows whose rows the ledger's spooler has
         self._is_open_left = False  # there are more such files, perhaps
         self._open_tries = 0
-        self._noted: deque[NotedRow] = deque(maxlen=ARENAS * ROWS_MAX)  # rows that the ledger's spooler has
+        self._noted: deque[NotedRow] = deque(maxlen=NOTED_ROWS_MAX)  # rows that the ledger's spooler has
         self._queue: queue.Queue[Drained | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._is_closing = False

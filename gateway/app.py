@@ -175,18 +175,15 @@ class Gateway:
         self._follower.start()
         self._stack.push_async_callback(self._follower.close)
         teller = DrainTeller(self._router, region=config.region, set_tags=pools.set_tags)
-        teller.start()
-        self._stack.push_async_callback(teller.close)
         sharer = DistanceSharer(
             self._router, self._book, self._far, pool=pools.pools[LAN], region=config.region, mesh=config.mesh_id
         )
         pools.answer_query(OWN_QUERY, sharer.answer)
-        sharer.start()
-        self._stack.push_async_callback(sharer.close)
         rules = RuleSharer(self._router, pool=pools.pools[LAN], mesh=config.mesh_id)
         pools.answer_query(RULES_QUERY, rules.answer)
-        rules.start()
-        self._stack.push_async_callback(rules.close)
+        for recurring in (teller, sharer, rules):
+            recurring.start()
+            self._stack.push_async_callback(recurring.stop)
 
     def _knows_the_regions(self) -> bool:
         return self._follower is None or self._follower.is_settled

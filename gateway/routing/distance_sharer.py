@@ -18,7 +18,7 @@ import structlog
 from gateway.routing.client_book_core import ClientBook
 from gateway.routing.far_book_core import FarBook, own_rows
 from gateway.routing.router import Router
-from georelay.cadence import pause_s
+from georelay.cadence import Recurring
 from mesh.distance.prefix_table_core import ROWS_MAX, PrefixDistance, PrefixTable, PrefixTableFault
 from mesh.gossip.directory_core import first_broker
 from mesh.gossip.distance_pages_core import FAR_QUERY, answer
@@ -38,7 +38,7 @@ class SharingPool(AskedPool, Protocol):
         """Return every member."""
 
 
-class DistanceSharer:
+class DistanceSharer(Recurring):
     """Args:
     far: what others say, changed by this. pool, region: of the gateway. mesh: whose brokers count.
     """
@@ -46,30 +46,19 @@ class DistanceSharer:
     def __init__(
         self, router: Router, book: ClientBook, far: FarBook, *, pool: SharingPool, region: str, mesh: str
     ) -> None:
+        super().__init__("distance_sharer", every_s=SHARE_EVERY_S)
         self._router = router
         self._book = book
         self._far = far
         self._pool = pool
         self._region = region
         self._mesh = mesh
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Share from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._share_forever(), name="distance-sharer")
-        self._task.add_done_callback(_ended)
-
-    async def close(self) -> None:
-        """Share no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def answer(self, payload: bytes) -> bytes | None:
         """Answer OWN_QUERY; called in the gossip thread, where the table is the finished one."""
         return answer(payload, lambda region: None if region else self._far.own)
 
-    async def share(self) -> None:
+    async def look(self) -> None:
         """Put the own table together, and ask for those of the other regions."""
         rows = own_rows(self._book, self._router.legs().get(self._region), self._router.now_s)
         self._far.own = PrefixTable.of(await _slowly(rows))
@@ -87,11 +76,6 @@ class DistanceSharer:
             if table is not None:
                 self._far.took(region.name, table, self._router.now_s)
 
-    async def _share_forever(self) -> None:
-        while True:
-            await self.share()
-            await asyncio.sleep(pause_s(SHARE_EVERY_S))
-
 
 async def _slowly(rows: Iterator[PrefixDistance]) -> list[PrefixDistance]:
     """Return the first rows of a table; others run in between."""
@@ -103,8 +87,3 @@ async def _slowly(rows: Iterator[PrefixDistance]) -> list[PrefixDistance]:
         found += some
         await asyncio.sleep(0)
     return found
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("distance_sharer.failed", exc_info=task.exception())

@@ -8,14 +8,13 @@ Rule: clients are sent to the ready region that comes next for this gateway and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from gateway.routing.router import Router
-from georelay.cadence import pause_s
+from georelay.cadence import Recurring
 from mesh.gossip.directory_core import DRAIN_TAG
 
 LOOK_EVERY_S: Final = 1.0
@@ -23,28 +22,17 @@ LOOK_EVERY_S: Final = 1.0
 log = structlog.get_logger()
 
 
-class DrainTeller:
+class DrainTeller(Recurring):
     """Args:
     region: of the gateway. set_tags: changes its tags in the pool, "" takes one away.
     """
 
     def __init__(self, router: Router, *, region: str, set_tags: Callable[..., Awaitable[None]]) -> None:
+        super().__init__("drain_teller", every_s=LOOK_EVERY_S)
         self._router = router
         self._region = region
         self._set_tags = set_tags
         self._told = ""
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Look at the decisions from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="drain-teller")
-        self._task.add_done_callback(_ended)
-
-    async def close(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def look(self) -> None:
         """Tell what has changed."""
@@ -60,13 +48,3 @@ class DrainTeller:
             return ""
         others = (region for region in self._router.ranking() if region.ready and region.name != self._region)
         return next((region.name for region in others if rules.draining_since_s(region.name) is None), "")
-
-    async def _look_forever(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(pause_s(LOOK_EVERY_S))
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("drain_teller.failed", exc_info=task.exception())

@@ -7,7 +7,6 @@ Rule 3: what cannot be had changes nothing: a gateway that is cut off goes on wi
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -15,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from gateway.routing.router import Router
-from georelay.cadence import pause_s
+from georelay.cadence import Recurring
 from georelay.fields import FieldError
 from mesh.gossip.directory_core import first_broker
 from mesh.gossip.distance_reading import AskedPool
@@ -36,7 +35,7 @@ class SharingPool(AskedPool, Protocol):
         """Return every member."""
 
 
-class RuleSharer:
+class RuleSharer(Recurring):
     """Args:
     router: whose rules are shared. pool: of the region. mesh: whose brokers count. wall_us: since 1970.
     """
@@ -49,48 +48,27 @@ class RuleSharer:
         mesh: str,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
+        super().__init__("rule_sharer", every_s=SHARE_EVERY_S)
         self._router = router
         self._pool = pool
         self._mesh = mesh
         self._wall_us = wall_us
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Share from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._share_forever(), name="rule-sharer")
-        self._task.add_done_callback(_ended)
-
-    async def close(self) -> None:
-        """Share no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def answer(self, payload: bytes) -> bytes | None:
         """Answer RULES_QUERY; called in the gossip thread."""
         return answer(payload, self._router.rules.held)
 
-    async def share(self) -> bool:
-        """Take in what others were told; returns whether there is a broker to ask."""
+    async def look(self) -> float | None:
+        """Take in what others were told; without a broker to ask it is done again soon."""
         teller = first_broker(self._pool.members(), mesh=self._mesh)
         if teller is None:
-            return False
+            return SHARE_SOON_S
         rules = self._router.rules
         try:
             told = await read_rules(self._pool, teller, rules.held)
         except FieldError as error:
             log.warning("routes.refused", member=teller, reason=str(error))
-            return True
+            return None
         for rule in rules.merge(told or (), now_us=self._wall_us(), now_s=self._router.now_s):
             log.info("routes.heard", kind=rule.kind, subject=rule.subject, value=rule.value, by=rule.by)
-        return True
-
-    async def _share_forever(self) -> None:
-        while True:
-            period_s = SHARE_EVERY_S if await self.share() else SHARE_SOON_S
-            await asyncio.sleep(pause_s(period_s))
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("rule_sharer.failed", exc_info=task.exception())
+        return None

@@ -12,7 +12,6 @@ Rule 3: whoever asks at first is told nothing yet, and the next time what was le
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import time
@@ -21,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from georelay.cadence import pause_s
+from georelay.cadence import Recurring
 from georelay.errors import BadRequest, GeorelayError
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import RegionNumber
@@ -68,7 +67,7 @@ class _Kept:
         self.wanted_s = float("-inf")
 
 
-class DistanceRelay:
+class DistanceRelay(Recurring):
     """Args:
     own, mesh: this region's name, and the mesh. pool: of the region. topology: the mesh as it is known now.
     """
@@ -83,6 +82,7 @@ class DistanceRelay:
         request: AskRegion,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("distance_relay", every_s=LOOK_EVERY_S)
         self._own = own
         self._mesh = mesh
         self._pool = pool
@@ -90,18 +90,6 @@ class DistanceRelay:
         self._request = request
         self._monotonic_s = monotonic_s
         self._kept: dict[str, _Kept] = {own: _Kept()}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Look every LOOK_EVERY_S what is wanted."""
-        self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="distance-relay")
-        self._task.add_done_callback(_ended)
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def answer(self, payload: bytes) -> bytes | None:
         """Answer FAR_QUERY of a gateway; called in the gossip thread."""
@@ -158,13 +146,3 @@ class DistanceRelay:
         except (GeorelayError, FieldError, PrefixTableFault, binascii.Error) as error:
             log.info("distances.not_told", region=name, reason=str(error))
             return None
-
-    async def _look_forever(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(pause_s(LOOK_EVERY_S))
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("distance_relay.failed", exc_info=task.exception())

@@ -11,6 +11,8 @@ import asyncio
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from georelay.library_log import log
+
 GRAINS_MS: Final = (100, 50)  # a period that is a multiple of one of them has its moments there
 _began_s: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
@@ -29,3 +31,39 @@ def pause_s(period_s: float) -> float:
     now_s = loop.time()
     since_ms = (now_s - _began_s.setdefault(loop, now_s)) * 1000
     return (round((since_ms + period_ms) / grain_ms) * grain_ms - since_ms) / 1000
+
+
+class Recurring:
+    """Work that one task does every `every_s` until it is stopped; subclasses do it once in `look`.
+
+    Rule: work that fails is not begun again. It is said in the log, as `<name>.failed`.
+    """
+
+    def __init__(self, name: str, *, every_s: float) -> None:
+        self._name = name
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+
+    async def look(self) -> float | None:
+        """Do it once; return after how many seconds to do it again, None: after `every_s`."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Do it now, and then every so often."""
+        self._task = asyncio.get_running_loop().create_task(self._look_forever(), name=self._name)
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Do it no more; what is half done is given up."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _look_forever(self) -> None:
+        while True:
+            soon_s = await self.look()
+            await asyncio.sleep(pause_s(self._every_s if soon_s is None else soon_s))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error(f"{self._name}.failed", exc_info=task.exception())

@@ -152,7 +152,7 @@ class Mesh:
         """Let everybody look once, as they do every minute."""
         self.probe()
         for region in self.regions.values():
-            await region.sharer.share()
+            await region.sharer.look()
         for region in self.regions.values():
             await region.relay.look()
         self.now_s += later_s
@@ -203,7 +203,7 @@ async def test_nobody_is_asked_for_what_nobody_wants() -> None:
     us, eu = mesh.regions["us"], mesh.regions["eu"]
     await us.relay.look()
     assert (mesh.requests, us.pool.asked, eu.pool.asked) == (0, 0, 0)
-    await us.sharer.share()
+    await us.sharer.look()
     for _ in range(3):  # within KEEP_S: once
         await us.relay.look()
     assert mesh.requests == 1
@@ -228,7 +228,7 @@ async def test_what_is_no_table_is_refused_in_one_line_and_changes_nothing() -> 
     us.far.took("eu", PrefixTable.of([PrefixDistance(Prefix(b"\x0a\0\7"), 20, 3)]), 0.0)
     us.pool.answers["1001", FAR_QUERY] = lambda _: b"something else"
     us.pool.answers["gateway-1", OWN_QUERY] = lambda _: b"something else"
-    await us.sharer.share()
+    await us.sharer.look()
     us.relay.serve({})
     await us.relay.look()
     assert us.far.of("10.0.7.1", 0.0)["eu"].rtt_ms == 20

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from georelay.cadence import pause_s
+from georelay import library_log
+from georelay.cadence import Recurring, pause_s
 
 
 class StoppedLoop(asyncio.SelectorEventLoop):
@@ -64,3 +65,35 @@ def test_each_loop_has_a_grid_of_its_own(loop: StoppedLoop) -> None:
     assert asked_at(other, 0.03, 0.1) == 0.13
     assert asked_at(loop, 0.03, 0.1) == 0.1
     other.close()
+
+
+class Looked(Recurring):
+    """Waits as it is told, and fails when nothing more is told."""
+
+    def __init__(self, pauses_s: list[float | None]) -> None:
+        super().__init__("looked", every_s=3600.0)
+        self.pauses_s = pauses_s
+
+    async def look(self) -> float | None:
+        return self.pauses_s.pop(0)
+
+
+async def test_recurring_work_is_done_at_once_again_when_it_says_so_and_no_more_once_it_is_stopped() -> None:
+    looked = Looked([0.0, 0.0, None])
+    looked.start()
+    while looked.pauses_s:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await looked.stop()
+    assert [task.get_name() for task in asyncio.all_tasks()].count("looked") == 0
+
+
+async def test_recurring_work_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, object]] = []
+    monkeypatch.setattr(library_log.log, "_say", lambda _, event, values: said.append((event, values["exc_info"])))
+    looked = Looked([])
+    looked.start()
+    while not said:
+        await asyncio.sleep(0)
+    ((event, fault),) = said
+    assert event == "looked.failed" and isinstance(fault, IndexError)

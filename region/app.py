@@ -173,7 +173,8 @@ class Broker:
             "request": self.core.links.request,
         }
         port = self.core.port
-        port.distances, port.rules = DistanceRelay(**parts), RuleRelay(**parts)
+        port.distances = DistanceRelay(**parts)
+        port.rules = RuleRelay(**parts, directory=self.config.data_dir)
         pools.answer_query(FAR_QUERY, port.distances.answer)
         pools.answer_query(RULES_QUERY, port.rules.answer)
         return port.distances, port.rules

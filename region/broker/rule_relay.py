@@ -4,20 +4,22 @@ A decision is told to one gateway. Gateways are members of their region's pool o
 distances (region.broker.distance_relay).
 
 Rule 1: nobody is asked unless somebody has asked this broker within WANTED_S.
-Rule 2: what was heard is kept in memory: a gateway that starts again learns it here. A broker that starts again learns
-        it from gateways and from brokers of other regions.
+Rule 2: what was heard is kept in `client-rules.json` of the data directory: gateways that start again learn it here,
+        also when nobody else ran meanwhile. Of a file that cannot be read nothing is taken: others tell it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from georelay.cadence import pause_s
+from georelay.cadence import Recurring
 from georelay.errors import BadRequest, GeorelayError
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import RegionNumber
@@ -27,18 +29,22 @@ from mesh.gossip.rule_pages_core import answer
 from mesh.gossip.rule_reading import read_rules
 from region.broker.distance_relay import AskRegion, RelayPool
 from region.controller.topology import Topology
+from region.log.filesystem import OsFileSystem, read_file, replace_file
 
 RULES_METHOD: Final = "clients.rules"
 LOOK_EVERY_S: Final = 5.0
 WANTED_S: Final = 300.0
 REQUEST_TIMEOUT_S: Final = 5.0
+RULES_FILE: Final = "client-rules.json"
+FILE_VERSION: Final = 1
 
 log = structlog.get_logger()
 
 
-class RuleRelay:
+class RuleRelay(Recurring):
     """Args:
     own, mesh: this region's name, and the mesh. pool: of the region. topology: the mesh as it is known now.
+    directory: where what was heard is kept.
     """
 
     def __init__(
@@ -49,28 +55,19 @@ class RuleRelay:
         pool: RelayPool,
         topology: Callable[[], Topology | None],
         request: AskRegion,
+        directory: Path,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("rule_relay", every_s=LOOK_EVERY_S)
         self._own = own
         self._mesh = mesh
         self._pool = pool
         self._topology = topology
         self._request = request
         self._monotonic_s = monotonic_s
-        self._held = RuleSet()
+        self._file = directory / RULES_FILE
+        self._held = self._kept = _read(self._file)
         self._wanted_s = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Look every LOOK_EVERY_S whether there are new ones."""
-        self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="rule-relay")
-        self._task.add_done_callback(_ended)
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def answer(self, payload: bytes) -> bytes | None:
         """Answer RULES_QUERY of a gateway; called in the gossip thread."""
@@ -100,6 +97,17 @@ class RuleRelay:
             *(self._told_in(row.number, row.name) for row in others),
         )
         self._held, _ = self._held.merged((rule for rules in told for rule in rules), now_us=time.time_ns() // 1000)
+        if self._held is not self._kept:
+            await self._keep(self._held)
+
+    async def _keep(self, held: RuleSet) -> None:
+        document = {"v": FILE_VERSION, "rules": [rule.to_json() for rule in held.rules]}
+        try:
+            await asyncio.to_thread(replace_file, OsFileSystem(), self._file, json.dumps(document).encode() + b"\n")
+        except OSError as error:  # tried again the next time
+            log.warning("routes.not_kept", file=str(self._file), reason=error.strerror)
+        else:
+            self._kept = held
 
     async def _told_by(self, gateway: str) -> list[Rule]:
         try:
@@ -117,12 +125,17 @@ class RuleRelay:
             log.debug("routes.not_told", region=name, reason=str(error))
             return []
 
-    async def _look_forever(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(pause_s(LOOK_EVERY_S))
 
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("rule_relay.failed", exc_info=task.exception())
+def _read(file: Path) -> RuleSet:
+    fs = OsFileSystem()
+    try:
+        fields = Fields(json.loads(read_file(fs, file)), RULES_FILE)
+        fields.integer("v", low=FILE_VERSION, high=FILE_VERSION)
+        rules = [rule_of(item) for item in fields.items("rules", count_max=RULES_MAX)]
+        fields.done()
+    except FileNotFoundError:
+        return RuleSet()
+    except (OSError, ValueError, FieldError) as error:
+        log.warning("routes.file_refused", file=str(file), reason=str(error))
+        return RuleSet()
+    return RuleSet(rules)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from mesh.gossip.directory_core import PAGE_BYTES_MAX
 from mesh.gossip.query_core import is_meant
 from mesh.gossip.rule_pages_core import RULES_QUERY, answer, question, read_page
 from mesh.gossip.view import MemberStatus, MemberView
-from region.broker.rule_relay import WANTED_S, RuleRelay
+from region.broker.rule_relay import RULES_FILE, WANTED_S, RuleRelay
 
 NUMBERS = {"us": RegionNumber(1), "eu": RegionNumber(2)}
 
@@ -69,10 +70,13 @@ class Gateway:
 class Mesh:
     """Two regions of one broker and two gateways each."""
 
-    def __init__(self) -> None:
+    def __init__(self, disks: Path) -> None:
+        self.disks = disks
         self.now_s = 100.0
         self.is_cut = False
         self.requests = 0
+        for name in NUMBERS:
+            (disks / name).mkdir(exist_ok=True)
         self.pools = {name: Pool() for name in NUMBERS}
         self.relays = {name: self._relay(name) for name in NUMBERS}
         self.gateways: dict[tuple[str, int], Gateway] = {}
@@ -90,6 +94,7 @@ class Mesh:
             pool=pool,
             topology=lambda: topology,
             request=self.request,
+            directory=self.disks / region,
             monotonic_s=lambda: self.now_s,
         )
         broker = str(NUMBERS[region] * 1000 + 1)
@@ -113,7 +118,7 @@ class Mesh:
     async def turn(self) -> None:
         """Let everybody look once, as they do every five seconds."""
         for gateway in self.gateways.values():
-            await gateway.sharer.share()
+            await gateway.sharer.look()
         for relay in self.relays.values():
             await relay.look()
         self.now_s += 5
@@ -123,8 +128,8 @@ class Mesh:
             await self.turn()
 
 
-async def test_what_is_decided_at_one_gateway_holds_at_all_of_them_and_so_does_taking_it_back() -> None:
-    mesh = Mesh()
+async def test_what_is_decided_at_one_gateway_holds_at_all_of_them_and_so_does_taking_it_back(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
     mesh.gateways["us", 1].decides(Kind.DRAIN, "us", "clients")
     mesh.gateways["eu", 2].decides(Kind.PIN, "billing-7", "eu")
     await mesh.turns(4)
@@ -137,19 +142,60 @@ async def test_what_is_decided_at_one_gateway_holds_at_all_of_them_and_so_does_t
     assert mesh.gateways["us", 1].router.rules.draining_since_s("us") is None
 
 
-async def test_a_gateway_that_starts_again_learns_what_was_decided_and_who_decided_it() -> None:
-    mesh = Mesh()
+async def test_a_gateway_that_starts_again_learns_what_was_decided_and_who_decided_it(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
     mesh.gateways["us", 1].decides(Kind.FREEZE, "switching", "frozen")
     await mesh.turns()
     del mesh.pools["us"].tags["gateway-2"], mesh.pools["us"].answers["gateway-2"]
     again = mesh.starts("us", 1)
     assert not again.rules.is_frozen
-    await again.sharer.share()
+    await again.sharer.look()
     assert again.rules.is_frozen and again.rules.in_force()[0].by == "User:ann"
 
 
-async def test_regions_that_were_cut_decide_on_their_own_and_agree_afterwards() -> None:
-    mesh = Mesh()
+async def test_decisions_outlive_the_end_of_all_brokers_and_gateways_and_so_does_taking_one_back(
+    tmp_path: Path,
+) -> None:
+    mesh = Mesh(tmp_path)
+    mesh.gateways["us", 1].decides(Kind.DRAIN, "us", "clients")
+    mesh.gateways["us", 1].decides(Kind.PIN, "billing-7", "eu")
+    await mesh.turns(4)
+    mesh.gateways["eu", 1].decides(Kind.DRAIN, "us", "")
+    await mesh.turns(4)
+    again = Mesh(tmp_path)
+    await again.gateways["eu", 2].sharer.look()
+    await again.gateways["us", 2].sharer.look()
+    assert [again.gateways[region, 2].told() for region in NUMBERS] == [[("pin", "billing-7", "eu")]] * 2
+    again.gateways["us", 2].rules.merge([Rule("drain", "us", "clients", int(100e6))], now_us=int(200e6), now_s=200.0)
+    assert again.gateways["us", 2].rules.draining_since_s("us") is None, "what was taken back came back"
+
+
+async def test_of_a_file_that_is_damaged_nothing_is_taken_and_what_others_tell_is_kept_again(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
+    mesh.gateways["us", 1].decides(Kind.FREEZE, "switching", "frozen")
+    await mesh.turns()
+    for raw in (b"", b"\xff", b'{"v":2,"rules":[]}', b'{"v":1,"rules":[{"k":"pin"}]}'):
+        (tmp_path / "us" / RULES_FILE).write_bytes(raw)
+        again = Mesh(tmp_path)
+        assert again.relays["us"].serve({"known": ""}) == {"rules": []}
+        await again.turns()
+        assert again.gateways["us", 2].rules.is_frozen, "eu has told it"
+        assert Mesh(tmp_path).relays["us"].serve({"known": ""})["rules"], "it is not kept again"
+
+
+async def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
+    (tmp_path / "us").rmdir()
+    mesh.gateways["us", 1].decides(Kind.FREEZE, "switching", "frozen")
+    await mesh.turns()
+    assert mesh.gateways["us", 2].rules.is_frozen
+    (tmp_path / "us").mkdir()
+    await mesh.turn()
+    assert (tmp_path / "us" / RULES_FILE).exists()
+
+
+async def test_regions_that_were_cut_decide_on_their_own_and_agree_afterwards(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
     await mesh.turns()
     mesh.is_cut = True
     mesh.gateways["us", 1].decides(Kind.PIN, "a", "us")
@@ -163,20 +209,20 @@ async def test_regions_that_were_cut_decide_on_their_own_and_agree_afterwards() 
     assert {gateway.rules.pin(ClientKey("a", "10.0.0.1")) for gateway in mesh.gateways.values()} == {"eu"}
 
 
-async def test_brokers_that_no_gateway_asks_ask_nobody() -> None:
-    mesh = Mesh()
+async def test_brokers_that_no_gateway_asks_ask_nobody(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
     mesh.now_s += WANTED_S + 1
     for relay in mesh.relays.values():
         await relay.look()
     assert mesh.requests == sum(pool.asked for pool in mesh.pools.values()) == 0
 
 
-async def test_what_is_no_rule_is_refused_and_changes_nothing() -> None:
-    mesh = Mesh()
+async def test_what_is_no_rule_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
     gateway = mesh.gateways["us", 1]
     for raw in (b"{}", b'{"next":"","rules":[{"k":"pin"}]}', b'{"next":"a","rules":[]}', b"\xff"):
         mesh.pools["us"].answers["1001"] = mesh.pools["us"].answers["gateway-2"] = lambda _, raw=raw: raw  # type: ignore[misc]
-        await gateway.sharer.share()
+        await gateway.sharer.look()
         mesh.relays["us"].serve({"known": ""})
         await mesh.relays["us"].look()
         with pytest.raises(FieldError):

@@ -1,7 +1,8 @@
-"""Tells sockets when to leave a region that operators drain for clients: one after the other, over a minute.
+"""Tells sockets and event streams when to leave a region that operators drain for clients: one after the other, over a
+minute.
 
-Rule: a socket leaves when its client's turn has come (mesh.distance.spread_core) and another region takes it. One task
-looks for all sockets, while there are any.
+Rule: each leaves when its client's turn has come (mesh.distance.spread_core) and another region takes it. One task
+looks for all of them, while there are any.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 
 
 class _Watched:
-    """One socket. `turn_s`: how long the region drains before it leaves."""
+    """One of them. `turn_s`: how long the region drains before it leaves."""
 
     __slots__ = ("client", "leaves", "region", "turn_s")
 
@@ -35,7 +36,7 @@ class _Watched:
         self.leaves: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class LeavingSockets:
+class LeavingClients:
     """See the module."""
 
     def __init__(self, router: Router) -> None:
@@ -45,11 +46,11 @@ class LeavingSockets:
 
     @contextmanager
     def watched(self, client: ClientKey, region: str) -> Iterator[asyncio.Future[None]]:
-        """Return what is done when the socket of a client has to leave this region."""
+        """Return what is done when this client has to leave this region."""
         row = _Watched(client, region)
         self._watched.add(row)
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look_while_any(), name="leaving-sockets")
+            self._task = asyncio.get_running_loop().create_task(self._look_while_any(), name="leaving-clients")
             self._task.add_done_callback(_ended)
         try:
             yield row.leaves
@@ -75,4 +76,4 @@ class LeavingSockets:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("leaving_sockets.failed", exc_info=task.exception())
+        log.error("leaving_clients.failed", exc_info=task.exception())

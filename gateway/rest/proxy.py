@@ -10,12 +10,15 @@ processed.
 Rule 5: records are read in one region per request, the nearest unless `?region=` names another: the plain name of a
 homes=every topic is another stream in every region, so an offset of one means nothing in the next.
 Rule 6: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
-Rule 7: event streams last as long as the broker says at least every EVENTS_SILENCE_S that it is there.
+Rule 7: event streams last as long as the broker says at least every EVENTS_SILENCE_S that it is there. One of records
+that did not name its region ends when that is drained for clients: whoever reads it comes back with its Last-Event-ID.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import aiohttp
@@ -25,6 +28,7 @@ from yarl import URL
 
 from gateway.metrics import GatewayMetrics
 from gateway.rest.caller import authorization_of, client_of
+from gateway.rest.leaving import LeavingClients
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
@@ -45,6 +49,7 @@ REQUEST_HEADERS: Final = ("Content-Type", "Accept", "Last-Event-ID")
 RESPONSE_HEADERS: Final = ("Content-Type", "Cache-Control", "WWW-Authenticate", "Retry-After", "Location", "Allow")
 BUSY_STATUS: Final = 503
 UNAUTHENTICATED_STATUS: Final = 401
+LEAVES: Final = web.RequestKey("leaves", asyncio.Future[None])  # done when the stream has to leave its region
 
 log = structlog.get_logger()
 
@@ -91,6 +96,7 @@ class Proxy:
         self._callers = callers
         self._read_places, self._write_places = Places(connections_max), Places(connections_max)
         self._router = router
+        self._leaving = LeavingClients(router)
         self._reads = reads
         self._writes = writes
         self._metrics = metrics
@@ -114,14 +120,18 @@ class Proxy:
         """Answer a GET of records from one region (rule 5). Raises as `forward`."""
         if "region" in request.query:
             return await self.forward(request)
-        nearest = self._router.first_for(client_of(request))
-        return await self._forward(
-            request,
-            self._router.candidates(nearest) if nearest is not None else (),
-            none_ready="no region is ready; try again",
-            advice=f"try again, or give region= to read elsewhere than in the nearest region, {nearest}:"
-            " there the offsets of a homes=every topic are other records",
-        )
+        client = client_of(request)
+        nearest = self._router.first_for(client)
+        with self._leaving.watched(client, nearest or "") if _is_tail(request) else nullcontext() as leaves:
+            if leaves is not None:
+                request[LEAVES] = leaves
+            return await self._forward(
+                request,
+                self._router.candidates(nearest) if nearest is not None else (),
+                none_ready="no region is ready; try again",
+                advice=f"try again, or give region= to read elsewhere than in the nearest region, {nearest}:"
+                " there the offsets of a homes=every topic are other records",
+            )
 
     async def in_one_region(self, request: web.Request) -> web.StreamResponse:
         """Answer what is about something that one region has, such as a consumer group; raises as `forward`.
@@ -215,11 +225,17 @@ async def _stream_back(
     response = web.StreamResponse(status=answer.status, headers=headers)
     response.content_length = answer.content_length
     await response.prepare(request)
+    leaves = request.get(LEAVES)
+    if leaves is not None:
+        leaves.add_done_callback(lambda _: answer.close())
     try:
         await response.write(first)
         async for chunk in chunks:
             await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError) as error:
+        if leaves is not None and leaves.done():  # an event that is half sent is none: its end has not come
+            await response.write_eof()
+            return response
         log.warning("answer.broken_off", path=request.path, error=type(error).__name__)
         if request.transport is not None:
             request.transport.abort()
@@ -245,9 +261,13 @@ def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> U
 
 def _timeout(request: web.Request) -> aiohttp.ClientTimeout:
     """Return how long a broker may take; `connect` counts the wait for a free connection too."""
-    if request.method == "GET" and request.path.endswith(EVENTS_SUFFIX):
+    if _is_tail(request):
         return aiohttp.ClientTimeout(total=None, sock_read=EVENTS_SILENCE_S, connect=CONNECT_TIMEOUT_S)
     return aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+
+
+def _is_tail(request: web.Request) -> bool:
+    return request.method == "GET" and request.path.endswith(EVENTS_SUFFIX)
 
 
 def _is_patient(request: web.Request) -> bool:

@@ -30,7 +30,7 @@ from yarl import URL
 
 from gateway.metrics import GatewayMetrics
 from gateway.rest.caller import AUTHORIZATION, authorization_of, client_of
-from gateway.rest.leaving import LeavingSockets
+from gateway.rest.leaving import LeavingClients
 from gateway.rest.proxy import read_bounded
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
@@ -93,7 +93,7 @@ class SocketRelay:
         self._callers = callers
         self._scheme = scheme
         self._places = Places(SOCKETS_MAX)
-        self._leaving = LeavingSockets(router)
+        self._leaving = LeavingClients(router)
         self._held_bytes = 0
         self._held_by: Counter[str] = Counter()  # callers
 

@@ -14,8 +14,9 @@ from yarl import URL
 
 from gateway import app
 from gateway.passthrough.broker_service import CALLS_AT_ONCE_MAX
-from gateway.rest import proxy
+from gateway.rest import leaving, proxy
 from georelay.limits import HTTP_BODY_BYTES_MAX
+from mesh.distance import spread_core
 from mesh.listening.grpc_requests import REQUESTS_BYTES_MAX
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
@@ -247,6 +248,39 @@ async def test_an_event_stream_lasts_and_the_last_event_that_was_seen_is_passed_
     async with mesh.client.get(url, headers={"Last-Event-ID": "0:7"}) as answer:
         assert (answer.headers["Content-Type"], answer.headers["Cache-Control"]) == ("text/event-stream", "no-cache")
         assert await answer.text() == "id: 0:7\n\ndata: late\n\n"
+
+
+async def test_event_streams_end_when_their_region_is_drained_unless_they_asked_for_it_and_go_on_elsewhere(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread_core, "SPREAD_S", 0.0)
+    monkeypatch.setattr(leaving, "LOOK_EVERY_S", 0.01)
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/v1/routes"):
+            return web.json_response({"by": "ann"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(f"id: {request.headers.get('Last-Event-ID', '0:7')}\n\ndata: ha".encode())
+        await asyncio.Event().wait()
+        return response
+
+    brokers = {"us": await start_broker(events), "eu": await start_broker(events)}
+    mesh = await start_mesh(us=[brokers["us"]], eu=[brokers["eu"]])
+    url = mesh.url("/v1/topics/orders/events")
+    async with mesh.client.get(url) as tail:
+        assert (await tail.content.readline()) == b"id: 0:7\n"
+        here = next(name for name, broker in brokers.items() if broker.requests)
+        async with mesh.client.get(f"{url}?region={here}") as staying:
+            await staying.content.readline()
+            drain = {"subject": here, "value": "clients"}
+            assert (await mesh.client.post(mesh.url("/v1/routes/drain"), json=drain)).status == 200
+            assert await asyncio.wait_for(tail.content.read(), 5) == b"\ndata: ha", "it does not end, or is broken off"
+            assert not staying.content.at_eof()
+            async with mesh.client.get(url, headers={"Last-Event-ID": "0:7"}) as again:
+                assert (await again.content.readline()) == b"id: 0:7\n"
+            other = next(name for name in brokers if name != here)
+            assert [line for line in brokers[other].requests if "/events" in line]
 
 
 async def test_an_answer_without_a_body_comes_back_without_one(start_mesh: Any, start_broker: Any) -> None:

@@ -1,30 +1,72 @@
-"""`python -m loadtest.wan congestion`: one bare TCP connection in a WAN test bed, under reno, cubic and BBR.
+"""`python -m loadtest.wan`: what is measured in a WAN test bed and is no campaign (`georelay load run wan-latency`).
 
-No mesh runs. What a mesh does in a test bed is measured by campaigns: `georelay load run wan-latency`, `wan-links`.
-Needs what `georelay wan up` needs; see docs/development/wan.md.
+congestion  one bare TCP connection under reno, cubic and BBR; no mesh runs
+landing     in which region every client lands, from every region, by every way in (JARS: also Java)
+step        a path gets 30 ms longer: who moves, when, how often (11 minutes)
+return      a region is cut off and comes back: who leaves it, who returns and when (9 minutes)
+cuts        regions are cut off under load: how long nothing comes, what is lost or comes twice (25 s a cut)
+
+Needs what `georelay wan up` needs, all but the first as root; see docs/development/wan.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from collections.abc import AsyncIterator
 
-from loadtest.wan import congestion
+from loadtest.scratch import scratch_directory
+from loadtest.wan import congestion, landing, moving
+from loadtest.wan.gateway_bed import PAIRS as GATEWAY_PAIRS
+from loadtest.wan.gateway_bed import GatewayBed
 from loadtest.wan.wan_mesh import PAIRS
 
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.wan", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["congestion"])
-    parser.add_argument("--pairs", default=PAIRS, help="round trips")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    kinds = ["congestion", "landing", "step", "return", "cuts"]
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.wan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=kinds)
+    parser.add_argument("--pairs", default=PAIRS, help="congestion: round trips")
+    parser.add_argument("--seconds", type=float, default=20.0, help="congestion: of each measurement")
     parser.add_argument("--losses", default=",".join(congestion.LOSSES))
+    parser.add_argument("--jars", default="", help="landing: folder with Kafka's jars, as `make interop-java` brings")
+    parser.add_argument("--count", type=int, default=20, help="step, return: connections; cuts: how many")
+    parser.add_argument("--rate", type=float, default=300.0, help="cuts: records per second")
     options = parser.parse_args()
+    if options.what != "congestion":
+        asyncio.run(_in_a_bed(options))
+        return 0
     print(f"one TCP connection, {options.seconds:g} s each, {options.pairs}")
     for line in congestion.measure(options.pairs, seconds=options.seconds, losses=options.losses.split(",")):
         print(line, flush=True)
     return 0
+
+
+async def _in_a_bed(options: argparse.Namespace) -> None:
+    with scratch_directory("georelay-wan-") as directory:
+        async with GatewayBed(directory) as bed:
+            print(f"{options.what}: {GATEWAY_PAIRS}, a broker and a gateway in each region, none at the edge")
+            async for line in _lines(bed, options):
+                print(line, flush=True)
+            print(f"lag of the router: at most {bed.bed_since(0)['lag_us'] / 1e3:.2f} ms")
+
+
+async def _lines(bed: GatewayBed, options: argparse.Namespace) -> AsyncIterator[str]:
+    if options.what == "landing":
+        for line in await landing.measure(bed, jars=options.jars):
+            yield line
+        return
+    found = {
+        "step": lambda: moving.step(bed, count=options.count),
+        "return": lambda: moving.come_back(bed, count=options.count),
+        "cuts": lambda: moving.cuts(bed, count=options.count, rate=options.rate),
+    }[options.what]()
+    async for line in found:
+        yield line
 
 
 if __name__ == "__main__":

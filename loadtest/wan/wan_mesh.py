@@ -30,11 +30,18 @@ class WanMesh(MeshProcess):
         *,
         brokers_per_region: int,
         pairs: str = PAIRS,
+        regions: tuple[str, ...] = (),
         congestion_control: str = "",
         arguments: tuple[str, ...] = (),
     ) -> None:
-        """Take how many brokers each region has, what TCP uses between them ("": the kernel's), more words of `up`."""
-        self.regions = list(dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-")))
+        """Take how many brokers each region has, what TCP uses between them ("": the kernel's), more words of `up`.
+
+        Args:
+            regions: those with brokers; none: all that `pairs` names.
+        """
+        self.regions = list(regions) or list(
+            dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-"))
+        )
         self.bed = f"bench-{os.getpid()}"
         self._password = secrets.token_urlsafe(16)
         words = ["--wan", pairs, "--wan-name", self.bed, *arguments]

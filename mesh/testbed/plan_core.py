@@ -53,14 +53,14 @@ class WanSpec:
     rtt_us: Mapping[frozenset[str], int]
 
     def require(self, regions: Sequence[str]) -> WanSpec:
-        """Return the same with exactly these regions, in this order.
+        """Return the same with these regions first, in this order. Others are places of clients: no broker is there.
 
         Raises:
-            ConfigError: a region is there that should not be, or one is missing.
+            ConfigError: a region is missing.
         """
-        if set(regions) != set(self.regions):
+        if not set(regions) <= set(self.regions):
             raise ConfigError(f"--wan names the regions {','.join(self.regions)}, --regions {','.join(regions)}")
-        return WanSpec(regions=tuple(regions), rtt_us=self.rtt_us)
+        return WanSpec(regions=tuple(dict.fromkeys((*regions, *self.regions))), rtt_us=self.rtt_us)
 
 
 def parse_wan(text: str) -> WanSpec:

@@ -99,7 +99,8 @@ def test_a_plan_that_cannot_be_built_is_refused(changed: dict[str, int]) -> None
         plan(addresses=changed.get("addresses", 9), mtu_bytes=changed.get("mtu_bytes", 1_500))
 
 
-def test_the_regions_of_a_mesh_and_of_its_bed_must_be_the_same() -> None:
+def test_a_bed_has_all_regions_of_its_mesh_and_may_have_places_of_clients_besides() -> None:
     assert parse_wan(TEXT).require(("ap", "eu", "us")).regions == ("ap", "eu", "us")
-    with pytest.raises(ConfigError, match="--regions us,eu"):
-        parse_wan(TEXT).require(("us", "eu"))
+    assert parse_wan(TEXT).require(("eu", "us")).regions == ("eu", "us", "ap")
+    with pytest.raises(ConfigError, match="--regions us,mars"):
+        parse_wan(TEXT).require(("us", "mars"))

@@ -1,0 +1,196 @@
+"""In which region clients land that know one address: every client, from every place, by every way in.
+
+Each publishes one record to a topic that has a stream in every region. The stream that has it names the region; nobody
+is asked what it believes. The clients' end is `python -m loadtest.wan.landing`, with an Errand as JSON on its input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
+
+import georelay
+from georelay.tls import client_contexts
+from loadtest.load.wires import GRPC_PATH, PublishRequest
+from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
+from loadtest.wan.wan_mesh import USER
+
+TOPIC: Final = "where"
+CLIENT_S: Final = 40
+PLACE_S: Final = 400
+OWN, ONE, FAR = "its region's gateway", "the shared address", "the gateway of us"
+FIRST: Final = "us"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What the clients of one place do: `values` by the kind of client."""
+
+    host: str
+    password: str
+    ca: str
+    jars: str
+    values: Mapping[str, str]
+
+    @property
+    def authorization(self) -> str:
+        """Return the header of HTTP, and of gRPC's metadata."""
+        return f"Basic {base64.b64encode(f'{USER}:{self.password}'.encode()).decode()}"
+
+    @property
+    def rdkafka(self) -> dict[str, str]:
+        """Return how librdkafka connects."""
+        return {
+            "bootstrap.servers": f"{self.host}:{KAFKA_PORT}",
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": self.ca,
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": self.password,
+        }
+
+
+def _kcat(errand: Errand, value: str) -> None:
+    words = [word for name, setting in errand.rdkafka.items() for word in ("-X", f"{name}={setting}")]
+    command = ["kcat", "-P", "-t", TOPIC, "-p", "0", "-b", f"{errand.host}:{KAFKA_PORT}", *words]
+    subprocess.run(command, input=value, text=True, check=True, capture_output=True, timeout=CLIENT_S)
+
+
+def _confluent(errand: Errand, value: str) -> None:
+    producer = Producer(errand.rdkafka)
+    producer.produce(TOPIC, value, partition=0)
+    if producer.flush(CLIENT_S):
+        raise TimeoutError
+
+
+def _java(errand: Errand, value: str) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
+        login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password='
+        rows = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{login}"{errand.password}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": errand.ca,
+        }
+        settings.write("\n".join(f"{name}={row}" for name, row in rows.items()))
+        settings.flush()
+        program = ["org.apache.kafka.tools.ConsoleProducer", "--command-config", settings.name]
+        place = ["--topic", TOPIC, "--bootstrap-server", f"{errand.host}:{KAFKA_PORT}"]
+        command = ["java", "-Xmx200m", "-cp", f"{errand.jars}/*", *program, *place]
+        subprocess.run(command, input=value, text=True, check=True, capture_output=True, timeout=CLIENT_S)
+
+
+def _aiokafka(errand: Errand, value: str) -> None:
+    async def send() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=f"{errand.host}:{KAFKA_PORT}",
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=errand.ca),
+            sasl_mechanism="PLAIN",
+            sasl_plain_username=USER,
+            sasl_plain_password=errand.password,
+        )
+        async with producer:
+            await producer.send_and_wait(TOPIC, value.encode(), partition=0)
+
+    asyncio.run(send())
+
+
+def _sdk(errand: Errand, value: str) -> None:
+    async def send() -> None:
+        tls = client_contexts(ca=Path(errand.ca))
+        url = f"https://{errand.host}:{HTTP_PORT}"
+        async with (
+            georelay.connect(url, user=(USER, errand.password), tls=tls, client=value.replace(" ", "-")) as mesh,
+            mesh.producer() as producer,
+        ):
+            await producer.publish(TOPIC, value.encode())
+
+    asyncio.run(send())
+
+
+def _grpc(errand: Errand, value: str) -> None:
+    trusted = grpc.ssl_channel_credentials(Path(errand.ca).read_bytes())
+    with grpc.secure_channel(f"{errand.host}:{GRPC_PORT}", trusted) as channel:
+        publish = channel.unary_unary(GRPC_PATH, request_serializer=PublishRequest.SerializeToString)
+        login = [("authorization", errand.authorization)]
+        publish(PublishRequest(topic=TOPIC, body=value.encode()), metadata=login, timeout=CLIENT_S)
+
+
+def _rest(errand: Errand, value: str) -> None:
+    request = urllib.request.Request(
+        f"https://{errand.host}:{HTTP_PORT}/v1/topics/{TOPIC}/records",
+        data=json.dumps([{"value": value}]).encode(),
+        headers={"Authorization": errand.authorization, "Content-Type": "application/json"},
+    )
+    trusted = ssl.create_default_context(cafile=errand.ca)
+    with urllib.request.urlopen(request, timeout=CLIENT_S, context=trusted) as answer:  # noqa: S310 - https
+        answer.read()
+
+
+CLIENTS: Final[Mapping[str, Callable[[Errand, str], None]]] = {
+    "kcat": _kcat,
+    "confluent-kafka": _confluent,
+    "Java": _java,
+    "aiokafka": _aiokafka,
+    "SDK": _sdk,
+    "gRPC": _grpc,
+    "REST": _rest,
+}
+
+
+async def measure(bed: GatewayBed, *, jars: str) -> list[str]:
+    """Return the table: a row for each place and way in, a column for each client."""
+    kinds = [kind for kind in CLIENTS if jars or kind != "Java"]
+    await asyncio.to_thread(bed.ask, "/v1/topics", {"name": TOPIC, "partitions": 1, "homes": "every"})
+    trips = [(place, way) for way in (OWN, ONE) for place in REGIONS] + [(place, FAR) for place in (*REGIONS, EDGE)]
+    for place, way in trips:
+        host = SHARED if way == ONE else bed.address(FIRST if way == FAR else place)
+        values = {kind: f"{place} {way} {kind}" for kind in kinds}
+        password = bed.credentials.partition(":")[2]
+        errand = Errand(host=host, password=password, ca=str(bed.ca), jars=jars, values=values)
+        await asyncio.to_thread(_do, bed, place, errand)
+    found = {value: region for region in REGIONS for value in _stored(bed, region)}
+    rows = [f"{'at':5} {'by':22} " + " ".join(f"{kind:15}" for kind in kinds)]
+    for place, way in trips:
+        landed = [found.get(f"{place} {way} {kind}", "NOT FOUND") for kind in kinds]
+        rows.append(f"{place:5} {way:22} " + " ".join(f"{region:15}" for region in landed))
+    return [row.rstrip() for row in rows]
+
+
+def _do(bed: GatewayBed, place: str, errand: Errand) -> None:
+    process = bed.inside(place, sys.executable, "-m", "loadtest.wan.landing", stdin=subprocess.PIPE)
+    _, said = process.communicate(json.dumps(asdict(errand)), timeout=PLACE_S)
+    if process.returncode:
+        raise RuntimeError(f"clients at {place}: {said[-1000:]}")
+
+
+def _stored(bed: GatewayBed, region: str) -> Iterable[str]:
+    records = bed.ask(f"/v1/topics/{TOPIC}/records?partition=0&offset=earliest&max=500&wait_ms=1000&region={region}")
+    return [record["value"] for record in records["records"]]
+
+
+def main() -> None:
+    """Run the errand of one place."""
+    errand = Errand(**json.load(sys.stdin))
+    for kind, value in errand.values.items():
+        CLIENTS[kind](errand, value)
+
+
+if __name__ == "__main__":
+    main()

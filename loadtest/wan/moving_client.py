@@ -1,0 +1,297 @@
+"""A client at the edge of a gateway bed that publishes and reads, or only follows its gateway; it writes down when.
+
+`python -m loadtest.wan.moving_client`, with a Task as JSON on its input. One line an event, times on the monotonic
+clock, which all processes of the machine share: {"kind", "what": "acked" | "failed" | "read" | "region", "at_ns",
+"value"}. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+import georelay
+from georelay.tls import client_contexts
+from loadtest.wan.wan_mesh import USER
+
+TOPIC: Final = "orders"
+REQUEST_MS: Final = 2_000  # for how long an answer may be away before a client looks elsewhere
+CONNECT_MS: Final = 1_000
+SILENT_S: Final = 2.0  # after so long without anything an aiokafka client is made anew
+LOOK_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a client does.
+
+    Args:
+        kind: "confluent-kafka", "aiokafka", "SDK", or "followers": `count` connections of the SDK that do nothing.
+        gateways: the HTTP and the Kafka address of each, the nearest first. hosts: region by host of its brokers.
+    """
+
+    kind: str
+    gateways: Sequence[tuple[str, str]]
+    hosts: dict[str, str]
+    password: str
+    ca: str
+    rate: float = 0.0
+    count: int = 0
+
+    @property
+    def kafka(self) -> str:
+        """Return the bootstrap servers."""
+        return ",".join(kafka for _, kafka in self.gateways)
+
+
+class Diary:
+    """Writes lines, also for threads."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._region = ""
+        self._lock = threading.Lock()
+
+    def write(self, what: str, value: str) -> None:
+        """Write down what happened now."""
+        row = {"kind": self._kind, "what": what, "at_ns": time.monotonic_ns(), "value": value}
+        with self._lock:
+            sys.stdout.write(json.dumps(row) + "\n")
+            sys.stdout.flush()
+
+    def region(self, name: str) -> None:
+        """Write down where the client is, when that has changed."""
+        if name and name != self._region:
+            self._region = name
+            self.write("region", name)
+
+
+class Pace:
+    """The values to publish, each when it is due."""
+
+    def __init__(self, task: Task, over: threading.Event) -> None:
+        self._task, self._over = task, over
+
+    async def values(self) -> AsyncIterator[str]:
+        """Yield them until it is over."""
+        began, number = time.monotonic(), 0
+        while not self._over.is_set():
+            ahead_s = began + number / self._task.rate - time.monotonic()
+            await asyncio.sleep(max(ahead_s, 0))
+            yield f"{self._task.kind} {number}"
+            number += 1
+
+
+async def confluent(task: Task, diary: Diary, over: threading.Event) -> None:
+    """librdkafka, with settings alone: it bootstraps again when no broker answers."""
+    settings: dict[str, Any] = {
+        "bootstrap.servers": task.kafka,
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": task.ca,
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": task.password,
+        "client.id": "edge-confluent",
+        "socket.timeout.ms": REQUEST_MS,
+        "socket.connection.setup.timeout.ms": CONNECT_MS,
+        "reconnect.backoff.max.ms": 500,
+        "metadata.recovery.strategy": "rebootstrap",
+        "metadata.recovery.rebootstrap.trigger.ms": REQUEST_MS,
+    }
+    producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5, "request.timeout.ms": REQUEST_MS})
+    reader = Consumer({**settings, "group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 500})
+    reader.assign([TopicPartition(TOPIC, 0, 0)])
+
+    def acked(error: Any, message: Any) -> None:
+        diary.write("failed" if error else "acked", message.value().decode())
+
+    def read() -> None:
+        while not over.is_set():
+            for message in reader.consume(100, timeout=0.1):
+                if not message.error():
+                    diary.write("read", message.value().decode())
+        reader.close()
+
+    def look() -> None:
+        while not over.is_set():
+            time.sleep(LOOK_S)
+            producer.poll(0)
+            if known := [task.hosts.get(each.host, "") for each in _brokers(producer)]:
+                diary.region(known[0])
+
+    ends = [asyncio.to_thread(read), asyncio.to_thread(look)]
+    works = asyncio.gather(*ends)
+    async for value in Pace(task, over).values():
+        producer.produce(TOPIC, value, partition=0, on_delivery=acked)
+        producer.poll(0)
+    await works
+    await asyncio.to_thread(producer.flush, 30)
+
+
+def _brokers(producer: Producer) -> list[Any]:
+    """Return the brokers of the newest metadata, none while nobody answers."""
+    try:
+        return list(producer.list_topics(TOPIC, timeout=1).brokers.values())
+    except KafkaException:  # it is cut off: the next look finds it elsewhere
+        return []
+
+
+async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
+    """aiokafka, made anew when nothing came for a while: it asks the brokers that it knows only."""
+    shared: dict[str, Any] = {
+        "bootstrap_servers": task.kafka,
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=task.ca),
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": task.password,
+        "client_id": "edge-aiokafka",
+        "request_timeout_ms": REQUEST_MS,
+        "metadata_max_age_ms": 5_000,
+    }
+    position = 0
+    newest_s = {"read": time.monotonic(), "acked": time.monotonic()}
+
+    def region(client: Any) -> None:
+        diary.region(next((task.hosts.get(each.host, "") for each in client.cluster.brokers()), ""))
+
+    async def read() -> None:
+        nonlocal position
+        while not over.is_set():
+            async with _made(AIOKafkaConsumer(**shared, enable_auto_commit=False)) as consumer:
+                place = AioPartition(TOPIC, 0)
+                consumer.assign([place])
+                consumer.seek(place, position)
+                newest_s["read"] = time.monotonic()
+                while not over.is_set() and time.monotonic() - newest_s["read"] < SILENT_S:
+                    found = await consumer.getmany(timeout_ms=100)
+                    for record in found.get(place, ()):
+                        diary.write("read", record.value.decode())
+                        position, newest_s["read"] = record.offset + 1, time.monotonic()
+                    region(consumer._client)
+
+    async def publish() -> None:
+        values = Pace(task, over).values()
+        while not over.is_set():
+            async with _made(AIOKafkaProducer(**shared, enable_idempotence=True)) as producer:
+                newest_s["acked"] = time.monotonic()
+
+                def done(value: str, sent: asyncio.Future[Any]) -> None:
+                    failed = sent.cancelled() or sent.exception() is not None
+                    diary.write("failed" if failed else "acked", value)
+                    newest_s["acked"] = newest_s["acked"] if failed else time.monotonic()
+
+                async for value in values:
+                    async with asyncio.timeout(SILENT_S):
+                        sent = await producer.send(TOPIC, value.encode(), partition=0)
+                    sent.add_done_callback(partial(done, value))
+                    if time.monotonic() - newest_s["acked"] > SILENT_S:
+                        break
+
+    await asyncio.gather(read(), publish())
+
+
+@asynccontextmanager
+async def _made(client: Any) -> AsyncIterator[Any]:
+    """Start a client, again until it reaches somebody; what is not done when it is left within a moment is given up."""
+    while True:
+        try:
+            async with asyncio.timeout(2 * SILENT_S):
+                await client.start()
+            break
+        except (OSError, TimeoutError, KafkaError):
+            await asyncio.sleep(0.1)
+    try:
+        yield client
+    except TimeoutError:
+        return
+    finally:
+        stopping = asyncio.ensure_future(client.stop())
+        await asyncio.wait([stopping], timeout=0.2)
+
+
+async def sdk(task: Task, diary: Diary, over: threading.Event) -> None:
+    """The SDK: nothing but the gateway's URL."""
+    async with (
+        georelay.connect(task.gateways[0][0], **_login(task), client="edge-sdk") as mesh,
+        mesh.producer() as producer,
+        mesh.consumer([TOPIC], start=georelay.Start.EARLIEST) as consumer,
+    ):
+
+        def done(value: str, sent: asyncio.Future[Any]) -> None:
+            diary.write("failed" if sent.cancelled() or sent.exception() else "acked", value)
+
+        async def publish() -> None:
+            async for value in Pace(task, over).values():
+                sent = await producer.send(TOPIC, value.encode(), partition=0)
+                sent.add_done_callback(partial(done, value))
+
+        async def read() -> None:
+            while not over.is_set():
+                for record in await consumer.get_many(timeout_s=0.1):
+                    diary.write("read", (record.value or b"").decode())
+                diary.region(mesh.region)
+
+        await asyncio.gather(publish(), read())
+        await producer.flush()
+
+
+async def followers(task: Task, diary: Diary, over: threading.Event) -> None:
+    """Connections that do nothing: each asks its gateway every half minute, as every connection of the SDK does."""
+    async with AsyncExitStack() as stack:
+        names = [f"follower-{number}" for number in range(task.count)]
+        connections = {
+            name: await stack.enter_async_context(georelay.connect(task.gateways[0][0], **_login(task), client=name))
+            for name in names
+        }
+        known: dict[str, str] = {}
+        while not over.is_set():
+            for name, connection in connections.items():
+                if connection.region != known.get(name):
+                    known[name] = connection.region
+                    diary.write("region", f"{name} {connection.region}")
+            await asyncio.sleep(LOOK_S)
+
+
+def _login(task: Task) -> dict[str, Any]:
+    return {"user": (USER, task.password), "tls": client_contexts(ca=Path(task.ca))}
+
+
+KINDS: Final[dict[str, Callable[..., Any]]] = {
+    "confluent-kafka": confluent,
+    "aiokafka": aiokafka,
+    "SDK": sdk,
+    "followers": followers,
+}
+
+
+def main() -> None:
+    """Work until the input ends."""
+    task = Task(**json.loads(sys.stdin.readline()))
+    over = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    asyncio.run(KINDS[task.kind](task, Diary(task.kind), over))
+
+
+if __name__ == "__main__":
+    main()

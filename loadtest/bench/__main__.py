@@ -34,6 +34,7 @@ from loadtest.bench import (
     trace_readers,
     traced,
     tracing,
+    viewers,
 )
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
@@ -55,9 +56,16 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "secured": secured.run,
     "live": live.run,
     "readers": trace_readers.run,
+    "viewers": viewers.run,
 }
 # Regions and brokers of each; the others have the default.
-MESHES = {"mirror": ("us,eu", 1), "resolve": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
+MESHES = {
+    "mirror": ("us,eu", 1),
+    "resolve": ("us,eu", 1),
+    "live": ("us,eu", 1),
+    "readers": ("us", 1),
+    "viewers": ("us,eu,ap", 1),
+}
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory, no mesh"),

@@ -15,6 +15,7 @@ import sys
 import tomllib
 import urllib.error
 import urllib.request
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms,edge-us=20ms,edge-eu=40ms,edg
 HTTP_PORT, KAFKA_PORT, GRPC_PORT, GOSSIP_PORT = 24_000, 24_001, 24_002, 24_003
 OWN_ADDRESS: Final = 9  # of a region; brokers have the first ones
 SHARED: Final = "198.19.255.250"
-READY_S: Final = 60.0
+READY_S: Final = 120.0
 
 
 class GatewayBed(WanMesh):
@@ -64,8 +65,13 @@ class GatewayBed(WanMesh):
 
     def address(self, place: str, number: int = OWN_ADDRESS) -> str:
         """Return an address of a region."""
-        plan = self.wan("stat")["bed"]["plan"]
-        return f"198.18.{16 * plan['slot'] + 1 + plan['regions'].index(place)}.{number}"
+        return f"198.18.{16 * self._plan['slot'] + 1 + self._plan['regions'].index(place)}.{number}"
+
+    @cached_property
+    def _plan(self) -> dict[str, Any]:
+        """Return the bed's plan, which stays as it is."""
+        plan: dict[str, Any] = self.wan("stat")["bed"]["plan"]
+        return plan
 
     def inside(self, place: str, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start a program at a place; it ends with the bed."""

@@ -208,7 +208,7 @@ async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
 
 @asynccontextmanager
 async def _made(client: Any) -> AsyncIterator[Any]:
-    """Start a client, again until it reaches somebody; what is not done when it is left within a moment is given up."""
+    """Start a client, again until it reaches somebody; what is not done a moment after its end or fault is given up."""
     while True:
         try:
             async with asyncio.timeout(2 * SILENT_S):
@@ -218,8 +218,8 @@ async def _made(client: Any) -> AsyncIterator[Any]:
             await asyncio.sleep(0.1)
     try:
         yield client
-    except TimeoutError:
-        return
+    except (OSError, TimeoutError, KafkaError) as error:
+        print(f"made anew: {error!r}", file=sys.stderr)
     finally:
         stopping = asyncio.ensure_future(client.stop())
         await asyncio.wait([stopping], timeout=0.2)

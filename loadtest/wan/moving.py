@@ -193,7 +193,6 @@ def _where(clients: Clients) -> str:
 
 def _stored(bed: GatewayBed) -> Counter[str]:
     """Return how often each record is in the topic; as its home is drained for clients, another region may say so."""
-    time.sleep(PERIOD_S - CUT_S)  # it has everything by then
     home = f"{bed.address(HOME, 1)}:{bed.endpoints['regions'][HOME]['kafka'][0].rpartition(':')[2]}"
     settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **bed.client_settings}
     reader = Consumer(settings)

@@ -2,13 +2,14 @@
 
 `python -m loadtest.wan.moving_client`, with a Task as JSON on its input. One line an event, times on the monotonic
 clock, which all processes of the machine share: {"kind", "what": "acked" | "failed" | "read" | "region", "at_ns",
-"value"}. It ends when its input does.
+"value"}. It publishes until its input ends, and reads on for REST_S.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import sys
 import threading
@@ -30,9 +31,10 @@ from georelay.tls import client_contexts
 from loadtest.wan.wan_mesh import USER
 
 TOPIC: Final = "orders"
-REQUEST_MS: Final = 2_000  # for how long an answer may be away before a client looks elsewhere
-CONNECT_MS: Final = 1_000
-SILENT_S: Final = 2.0  # after so long without anything an aiokafka client is made anew
+REQUEST_MS: Final = 1_000  # for how long an answer may be away before a client looks elsewhere
+FETCH_MS: Final = 100
+REST_S: Final = 5.0
+SILENT_S: Final = 1.5  # after so long without anything an aiokafka client is made anew
 LOOK_S: Final = 0.25
 
 
@@ -81,23 +83,25 @@ class Diary:
             self.write("region", name)
 
 
-class Pace:
-    """The values to publish, each when it is due."""
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What is over: publishing, and later all of it."""
 
-    def __init__(self, task: Task, over: threading.Event) -> None:
-        self._task, self._over = task, over
-
-    async def values(self) -> AsyncIterator[str]:
-        """Yield them until it is over."""
-        began, number = time.monotonic(), 0
-        while not self._over.is_set():
-            ahead_s = began + number / self._task.rate - time.monotonic()
-            await asyncio.sleep(max(ahead_s, 0))
-            yield f"{self._task.kind} {number}"
-            number += 1
+    publishing: threading.Event
+    reading: threading.Event
 
 
-async def confluent(task: Task, diary: Diary, over: threading.Event) -> None:
+async def values(task: Task, over: Over) -> AsyncIterator[str]:
+    """Yield what to publish, each when it is due, until that is over."""
+    began, number = time.monotonic(), 0
+    while not over.publishing.is_set():
+        ahead_s = began + number / task.rate - time.monotonic()
+        await asyncio.sleep(max(ahead_s, 0))
+        yield f"{task.kind} {number}"
+        number += 1
+
+
+async def confluent(task: Task, diary: Diary, over: Over) -> None:
     """librdkafka, with settings alone: it bootstraps again when no broker answers."""
     settings: dict[str, Any] = {
         "bootstrap.servers": task.kafka,
@@ -108,27 +112,27 @@ async def confluent(task: Task, diary: Diary, over: threading.Event) -> None:
         "sasl.password": task.password,
         "client.id": "edge-confluent",
         "socket.timeout.ms": REQUEST_MS,
-        "socket.connection.setup.timeout.ms": CONNECT_MS,
+        "socket.connection.setup.timeout.ms": 1_000,
         "reconnect.backoff.max.ms": 500,
         "metadata.recovery.strategy": "rebootstrap",
         "metadata.recovery.rebootstrap.trigger.ms": REQUEST_MS,
     }
     producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5, "request.timeout.ms": REQUEST_MS})
-    reader = Consumer({**settings, "group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 500})
+    reader = Consumer({**settings, "group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": FETCH_MS})
     reader.assign([TopicPartition(TOPIC, 0, 0)])
 
     def acked(error: Any, message: Any) -> None:
         diary.write("failed" if error else "acked", message.value().decode())
 
     def read() -> None:
-        while not over.is_set():
+        while not over.reading.is_set():
             for message in reader.consume(100, timeout=0.1):
                 if not message.error():
                     diary.write("read", message.value().decode())
         reader.close()
 
     def look() -> None:
-        while not over.is_set():
+        while not over.reading.is_set():
             time.sleep(LOOK_S)
             producer.poll(0)
             if known := [task.hosts.get(each.host, "") for each in _brokers(producer)]:
@@ -136,7 +140,7 @@ async def confluent(task: Task, diary: Diary, over: threading.Event) -> None:
 
     ends = [asyncio.to_thread(read), asyncio.to_thread(look)]
     works = asyncio.gather(*ends)
-    async for value in Pace(task, over).values():
+    async for value in values(task, over):
         producer.produce(TOPIC, value, partition=0, on_delivery=acked)
         producer.poll(0)
     await works
@@ -151,7 +155,7 @@ def _brokers(producer: Producer) -> list[Any]:
         return []
 
 
-async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
+async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
     """aiokafka, made anew when nothing came for a while: it asks the brokers that it knows only."""
     shared: dict[str, Any] = {
         "bootstrap_servers": task.kafka,
@@ -172,13 +176,13 @@ async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
 
     async def read() -> None:
         nonlocal position
-        while not over.is_set():
+        while not over.reading.is_set():
             async with _made(AIOKafkaConsumer(**shared, enable_auto_commit=False)) as consumer:
                 place = AioPartition(TOPIC, 0)
                 consumer.assign([place])
                 consumer.seek(place, position)
                 newest_s["read"] = time.monotonic()
-                while not over.is_set() and time.monotonic() - newest_s["read"] < SILENT_S:
+                while not over.reading.is_set() and time.monotonic() - newest_s["read"] < SILENT_S:
                     found = await consumer.getmany(timeout_ms=100)
                     for record in found.get(place, ()):
                         diary.write("read", record.value.decode())
@@ -186,8 +190,8 @@ async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
                     region(consumer._client)
 
     async def publish() -> None:
-        values = Pace(task, over).values()
-        while not over.is_set():
+        due = values(task, over)
+        while not over.publishing.is_set():
             async with _made(AIOKafkaProducer(**shared, enable_idempotence=True)) as producer:
                 newest_s["acked"] = time.monotonic()
 
@@ -196,7 +200,7 @@ async def aiokafka(task: Task, diary: Diary, over: threading.Event) -> None:
                     diary.write("failed" if failed else "acked", value)
                     newest_s["acked"] = newest_s["acked"] if failed else time.monotonic()
 
-                async for value in values:
+                async for value in due:
                     async with asyncio.timeout(SILENT_S):
                         sent = await producer.send(TOPIC, value.encode(), partition=0)
                     sent.add_done_callback(partial(done, value))
@@ -225,7 +229,7 @@ async def _made(client: Any) -> AsyncIterator[Any]:
         await asyncio.wait([stopping], timeout=0.2)
 
 
-async def sdk(task: Task, diary: Diary, over: threading.Event) -> None:
+async def sdk(task: Task, diary: Diary, over: Over) -> None:
     """The SDK: nothing but the gateway's URL."""
     async with (
         georelay.connect(task.gateways[0][0], **_login(task), client="edge-sdk") as mesh,
@@ -237,12 +241,12 @@ async def sdk(task: Task, diary: Diary, over: threading.Event) -> None:
             diary.write("failed" if sent.cancelled() or sent.exception() else "acked", value)
 
         async def publish() -> None:
-            async for value in Pace(task, over).values():
+            async for value in values(task, over):
                 sent = await producer.send(TOPIC, value.encode(), partition=0)
                 sent.add_done_callback(partial(done, value))
 
         async def read() -> None:
-            while not over.is_set():
+            while not over.reading.is_set():
                 for record in await consumer.get_many(timeout_s=0.1):
                     diary.write("read", (record.value or b"").decode())
                 diary.region(mesh.region)
@@ -251,7 +255,7 @@ async def sdk(task: Task, diary: Diary, over: threading.Event) -> None:
         await producer.flush()
 
 
-async def followers(task: Task, diary: Diary, over: threading.Event) -> None:
+async def followers(task: Task, diary: Diary, over: Over) -> None:
     """Connections that do nothing: each asks its gateway every half minute, as every connection of the SDK does."""
     async with AsyncExitStack() as stack:
         names = [f"follower-{number}" for number in range(task.count)]
@@ -260,7 +264,7 @@ async def followers(task: Task, diary: Diary, over: threading.Event) -> None:
             for name in names
         }
         known: dict[str, str] = {}
-        while not over.is_set():
+        while not over.reading.is_set():
             for name, connection in connections.items():
                 if connection.region != known.get(name):
                     known[name] = connection.region
@@ -283,11 +287,14 @@ KINDS: Final[dict[str, Callable[..., Any]]] = {
 def main() -> None:
     """Work until the input ends."""
     task = Task(**json.loads(sys.stdin.readline()))
-    over = threading.Event()
+    over = Over(threading.Event(), threading.Event())
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of every try to connect
 
     def wait_for_end() -> None:
         sys.stdin.read()
-        over.set()
+        over.publishing.set()
+        time.sleep(REST_S)
+        over.reading.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     asyncio.run(KINDS[task.kind](task, Diary(task.kind), over))

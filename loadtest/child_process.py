@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,13 @@ class ChildProcess:
             )
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; nothing when it is gone."""
+        """Send a signal; nothing when it is gone.
+
+        Not by `Process.send_signal`: that takes the exit code of a child that has just ended, and `ended` says 255.
+        """
         if self._process is not None and self.is_running:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self._process.pid, number)
 
     async def answer(self) -> tuple[int, str, str]:
         """Wait until it ends; return its exit code, output and errors."""

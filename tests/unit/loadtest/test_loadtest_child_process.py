@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,15 @@ async def test_a_kept_program_that_is_killed_comes_back_and_one_that_is_stopped_
     assert kept.is_running
     await kept.stop()
     assert (kept.starts, kept.kills, kept.deaths, kept.is_running) == (2, 1, 0, False)
+
+
+async def test_a_signal_takes_nobodys_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = ChildProcess("child", log=tmp_path / "log")
+    await child.launch(PYTHON, "-c", "import time; time.sleep(60)")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "poll", lambda _: pytest.fail("it looks whether the child has ended"))
+        child.send(signal.SIGTERM)
+    assert await child.ended() == -signal.SIGTERM
 
 
 async def test_a_kept_program_that_dies_of_its_request_to_end_is_asked_again_until_it_ends_well(

@@ -78,9 +78,9 @@ interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFK
 interop-java: setup ## Kafka's own client, tools, Streams, Connect and MirrorMaker 2, which Maven brings (6 min; JARS=folder)
 	@$(BIN)/python -m tests.interop.java $(JARS)
 
-upgrade: setup ## replace brokers of an older version one by one under load, count what was kept (FROM=commit; 3 min)
+upgrade: setup ## replace brokers of an older version one by one under load, count what was kept (FROM=commit; 5 min)
 	@$(if $(FROM),,echo "make upgrade: say which version it starts from: make upgrade FROM=COMMIT" >&2; exit 2;) \
-		$(BIN)/python -m loadtest.campaign.upgrade --from $(FROM)
+		$(BIN)/georelay load run upgrade --commit $(FROM)
 
 sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)

@@ -37,6 +37,12 @@ class ChildProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def pid(self) -> int:
+        """Return the number of the process that was launched last."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
     def ended_by_itself(self) -> bool:
         """Return whether the process is gone although nobody here asked it to go."""
         return self._process is not None and self._process.returncode is not None

@@ -22,7 +22,6 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.scratch import scratch_directory
 
@@ -270,7 +269,7 @@ def _part_of(pool: Pool, name: str) -> PoolPart:
 
 async def run(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
-    with scratch_directory("georelay-gossip-", options.scratch) as scratch:
+    with scratch_directory("georelay-gossip-") as scratch:
         keyring = scratch / "keyring"
         if options.encrypted:
             descriptor = os.open(keyring, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -294,8 +293,8 @@ async def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def main() -> int:
-    """Run it."""
-    parser = new_parser("campaign.gossip", __doc__)
+    """Run it; 2 when nothing could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.campaign.gossip", description=__doc__)
     parser.add_argument("--members", type=int, default=50, help="default 50")
     parser.add_argument("--profile", default="lan", help="lan (default), wan, tuned-wan or local")
     parser.add_argument("--plain", dest="encrypted", action="store_false", help="without keys")
@@ -306,7 +305,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.members < 10:
         parser.error("--members must be at least 10")
-    return carry_out(run, options, width_chars=120, run=asyncio.run)
+    try:
+        return asyncio.run(run(options, Console()))
+    except (CampaignFailed, OSError) as error:
+        print(f"nothing could be measured: {str(error) or repr(error)}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

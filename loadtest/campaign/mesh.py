@@ -1,23 +1,16 @@
-"""What campaigns do with a running mesh: commands, questions over HTTP, producers."""
+"""What campaigns do with a running mesh: commands, and questions over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
 import ssl
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 
-from loadtest.child_process import PYTHON, ChildProcess
-
-READY_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
 COMMAND_S: Final = 60.0
 CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
@@ -26,14 +19,6 @@ HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 
 class CampaignFailed(Exception):
     """The campaign itself could not go on: nothing was measured."""
-
-
-class Reachable(Protocol):
-    """A mesh whose brokers can be reached."""
-
-    @property
-    def endpoints(self) -> Mapping[str, Any]:
-        """Return what `georelay up` writes into its endpoint file."""
 
 
 async def run_command(
@@ -83,49 +68,3 @@ async def get_json(
             return dict(await answer.json(content_type=None)) if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, ValueError):
         return None
-
-
-class ForeignProducer(ChildProcess):
-    """loadtest.campaign.producer as a child process."""
-
-    def __init__(self, name: str, directory: Path) -> None:
-        super().__init__(name)
-        self.history = directory / f"{name}.history"
-
-    async def start(
-        self,
-        brokers: Sequence[str],
-        topic: str,
-        *,
-        per_second: float,
-        seconds: float,
-        partitions: int = 1,
-        request_timeout_ms: int = 0,
-    ) -> None:
-        """Start to send."""
-        arguments = (",".join(brokers), topic, self.name, str(per_second), str(seconds), str(self.history))
-        options = ("--partitions", str(partitions), "--request-timeout-ms", str(request_timeout_ms))
-        await self.launch(PYTHON, "-m", "loadtest.campaign.producer", *arguments, *options)
-
-    async def wait_for_acknowledgement(self) -> None:
-        """Wait until something was acknowledged. Raises CampaignFailed."""
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while not self.history.exists() or b'{"e":"ok"' not in self.history.read_bytes():
-            if time.monotonic() > deadline:
-                raise CampaignFailed(f"producer {self.name} got no acknowledgement within {READY_SECONDS_MAX} s")
-            await asyncio.sleep(0.02)
-
-    def end_sending(self) -> None:
-        """Ask it to send nothing more; it still waits for what it has sent."""
-        self.send(signal.SIGTERM)
-
-    async def finish(self) -> dict[str, Any]:
-        """Wait for the end; return its counts. Raises CampaignFailed."""
-        code, said, why = await self.answer()
-        if code:
-            raise CampaignFailed(f"producer {self.name} ended with {code}: {why.strip()[-300:]}")
-        return dict(json.loads(said))
-
-    async def stop(self) -> None:
-        """Kill it if it still runs."""
-        await self.kill()

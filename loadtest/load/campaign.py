@@ -40,6 +40,7 @@ class Topology:
         tls: everywhere, in a mesh that is started here; a test bed always has it.
         clocks: by how many milliseconds the clocks of a region are wrong.
         congestion_control: of TCP between the regions of a test bed; "": the kernel's.
+        commit: brokers begin with the code of that one, and without a mesh secret; "": with this code.
     """
 
     kind: str = "up"
@@ -50,6 +51,7 @@ class Topology:
     endpoints: str = ""
     clocks: Mapping[str, float] = field(default_factory=dict)
     congestion_control: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ AMOUNTS: Final = {
     "flood": "per_s",
 }
 CLIENT_FAULTS: Final = ("kill-client", "client-joins", "client-leaves")
+UPGRADE: Final = "upgrade"
 COOPERATIVE: Final = "cooperative-sticky"
 IN_A_BED: Final = ("link-slow", "link-one-way", "link-loss", "link-cap")
 PEERS: Final = ("peer-cut", "peer-blackhole", "peer-mute", "peer-deaf", "peer-flap")
@@ -147,6 +148,13 @@ def seeded(text: str, seed: int) -> str:
     return re.sub(r"^seed *=.*\n", line, text, flags=re.M) if "seed" in tomllib.loads(text) else line + text
 
 
+def begun_with(text: str, commit: str) -> str:
+    """Return the text of a right campaign of upgrades that begins with another commit. Raises CampaignError."""
+    if "commit" not in tomllib.loads(text).get("topology", {}):
+        raise CampaignError("topology.commit: is not there, so no older version is upgraded: leave --commit away")
+    return re.sub(r"^commit *=.*$", lambda _: f"commit = {json.dumps(commit)}", text, flags=re.M)
+
+
 def _moments_of(fault: dict[str, Any]) -> list[float]:
     every_s = seconds_of(fault.get("every", "0s"))
     return [seconds_of(fault["at"]) + number * every_s for number in range(fault.get("times", 1))]
@@ -229,6 +237,8 @@ _PATTERNS: Final = {
     SCHEMA["$defs"]["duration"]["pattern"]: "a time such as 30s, 5m or 24h",
     SCHEMA["$defs"]["name"]["pattern"]: "a region's name: a small letter, then small letters and digits",
     SCHEMA["$defs"]["topic"]["pattern"]: "a topic's name: letters, digits, _ and -",
+    SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
+    SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
     SCHEMA["properties"]["users"]["items"]["properties"]["keys"]["pattern"]: "uniform, zipf:1.1 or hot:0.9",
 }
 
@@ -276,6 +286,8 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             yield ("topology", "pairs"), f"{bad[0]!r} is not a round trip such as us-eu=70ms"
     elif "congestion_control" in topology:
         yield ("topology", "congestion_control"), "needs topology.kind = wan: else nothing is between the regions"
+    if "commit" in topology and (topology["kind"] != "up" or topology.get("tls") or document.get("programs")):
+        yield ("topology", "commit"), "needs topology.kind = up, without tls and without programs"
     if topology.get("kind") == "endpoints" and "endpoints" not in topology:
         yield ("topology",), "endpoints is missing: the file that `georelay up --endpoints FILE` has written"
     topics = [topic["name"] for topic in document["topics"]]
@@ -411,6 +423,8 @@ def _wrong_faults(
     if kind == "endpoints":
         yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
         return
+    if (do == UPGRADE) != ("commit" in topology):
+        yield ("faults", row, "do"), f"{do!r}: {UPGRADE} is the fault of a mesh with topology.commit, and of no other"
     if do in IN_A_BED and kind != "wan":
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has such links"
     if do in BREAKABLE and "clocks" in topology:
@@ -441,7 +455,7 @@ def _wrong_faults(
         is_known = file in FILE_KINDS and place in places
     elif do == "region-add":
         allowed, is_known = ["a name that no region has"], what not in regions and bool(_REGION.fullmatch(what))
-    elif do in ("region-loss", "grow", "certificates", "peer-flap", "power-cut", "disk-lies"):
+    elif do in ("region-loss", "grow", "certificates", "peer-flap", "power-cut", "disk-lies", UPGRADE):
         allowed, is_known = list(regions), what in regions
     elif do == "reassign":
         topic, _, brokers = what.partition(" to ")

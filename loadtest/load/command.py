@@ -37,12 +37,13 @@ def run(
         typer.Option(min=1, metavar="N", help="Load for so long; stages and moments of faults in proportion."),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Chooses what the campaign leaves open.")] = None,
+    commit: Annotated[str, typer.Option(metavar="COMMIT", help="Of upgrade: which version it begins with.")] = "",
     web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     _need_extra()
     from loadtest.campaign.mesh import CampaignFailed
-    from loadtest.load.campaign_file import CampaignError, find, load, parse, seeded, shortened
+    from loadtest.load.campaign_file import CampaignError, begun_with, find, load, parse, seeded, shortened
     from loadtest.load.locust_processes import RunOptions
     from loadtest.load.runner import run_campaign
 
@@ -53,6 +54,8 @@ def run(
             text = shortened(text, seconds)
         if seed is not None:
             text = seeded(text, seed)
+        if commit:
+            text = begun_with(text, commit)
         chosen = parse(text, name=chosen.name, place=file.name)
         options = RunOptions(campaign_text=text, out=out, web=web, has_workers=workers)
         code = asyncio.run(run_campaign(chosen, options, typer.echo))

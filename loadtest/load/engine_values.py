@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ PROGRAM: Final = "program"  # beside the load; Locust does not count it
 SHOWN: Final = "shown"  # by a damaged broker to nobody's reader
 REFUSED: Final = "refused"  # begins the note of what a broker refused and the client did not send again
 PADDING: Final = b"."
+SUM_CHARS: Final = 8
 SHOWN_BYTES_MAX: Final = 64
 
 
@@ -132,16 +134,22 @@ def written(path: Path, *, campaign: Path, endpoints: Path, regions: Sequence[st
 
 
 def value_of(name: str, number: int, due_ns: int, size: int) -> bytes:
-    """Return the value of a record: its name, its number, when it was due (wall clock), and filling."""
-    return f"{name}:{number}:{due_ns}:".encode().ljust(size, PADDING)
+    """Return the value of a record: its name, its number, when it was due (wall clock), a checksum, and filling."""
+    head = f"{name}:{number}:{due_ns}:".encode()
+    size = max(size, len(head) + SUM_CHARS + 1)
+    return b"%b%b:" % (head, _sum_of(head, size)) + PADDING * (size - len(head) - SUM_CHARS - 1)
 
 
 def parts_of(value: bytes) -> tuple[str, int, int]:
-    """Return (name, number, due_ns) of a value. Raises ValueError for bytes that are none of ours."""
-    name, number, due_ns, filling = value.split(b":", 3)
-    if filling.strip(PADDING):
-        raise ValueError("the filling is not ours")
+    """Return (name, number, due_ns) of a value. Raises ValueError for bytes that are none of ours, every one right."""
+    name, number, due_ns, told, filling = value.split(b":", 4)
+    if filling.strip(PADDING) or told != _sum_of(b"%b:%b:%b:" % (name, number, due_ns), len(value)):
+        raise ValueError("a byte of it is not ours")
     return name.decode(), int(number), int(due_ns)
+
+
+def _sum_of(head: bytes, size: int) -> bytes:
+    return b"%0*x" % (SUM_CHARS, zlib.crc32(b"%b%d" % (head, size)))
 
 
 def name_of(value: bytes) -> str:

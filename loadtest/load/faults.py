@@ -253,6 +253,11 @@ async def _certificates(stage: Stage, _: Fault, what: str) -> AsyncIterator[None
     yield
 
 
+@asynccontextmanager
+async def _upgrade(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
+    yield {"levels": await stage.upgrade(what)}
+
+
 def _renew_certificates(stage: Stage, region: str) -> None:
     """Give every broker of a region a new certificate and key. Raises ConfigError."""
     pki = PkiDirectory.open(stage.directory / "pki")
@@ -312,4 +317,5 @@ STRIKES: Final[dict[str, Strike]] = {
     "grow": _grow,
     "reassign": _reassign,
     "certificates": _certificates,
+    "upgrade": _upgrade,
 }

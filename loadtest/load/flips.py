@@ -54,7 +54,7 @@ DONE: Final = {
 @asynccontextmanager
 async def bit_flip(stage: Stage, _: Fault, what: str) -> AsyncIterator[dict[str, Any]]:
     """Flip a bit of KIND of BROKER; ready once the region is whole. Raises CampaignFailed: it does not become so."""
-    async with stage.flipping:
+    async with stage.one_by_one:
         yield await _flipped(stage, what)
 
 

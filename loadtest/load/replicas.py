@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed
-from loadtest.campaign.region_read import replicas_differ
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 REPLICAS: Final = 3  # of a topic that does not say otherwise, where there are so many brokers
 SETTLE_S: Final = 180.0
 LOOK_S: Final = 0.1
+NICENESS: Final = 5  # whoever compares steps back, and on a machine without an idle moment it still ends
 Rows = list[dict[str, Any]]
 
 
@@ -143,3 +144,29 @@ async def until(wrong: Callable[[], Awaitable[str]]) -> None:
         if time.monotonic() > deadline:
             raise CampaignFailed(f"{said} (for {SETTLE_S:g} s)")
         await asyncio.sleep(LOOK_S)
+
+
+async def replicas_differ(folders: Mapping[str, Path], *, below: int) -> tuple[str, ...]:
+    """Return the brokers whose replica is not that of the first one, batch by batch below an offset.
+
+    Args:
+        folders: broker -> folder of the group. Each replica must have come to `below`.
+
+    Raises:
+        CampaignFailed: a replica is damaged or not there.
+    """
+    digests = await asyncio.gather(*(_digest(folder, below) for folder in folders.values()))
+    return tuple(broker for broker, digest in zip(folders, digests, strict=True) if digest != digests[0])
+
+
+async def _digest(folder: Path, below: int) -> str:
+    arguments = ("-P", "-m", "region.log.segment_reader", "--sha256", "--below", str(below), str(folder))
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", str(NICENESS), sys.executable, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, error = await process.communicate()
+    if process.returncode:
+        raise CampaignFailed(f"{folder}: {error.decode('utf-8', 'replace').strip()}")
+    return output.split()[-1].decode()

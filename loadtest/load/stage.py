@@ -26,6 +26,7 @@ from loadtest.load.control_file import ControlFile
 from loadtest.load.faults import STRIKES
 from loadtest.load.filler import fill
 from loadtest.load.links import PEERS_FILE, LinkedMesh
+from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
 from loadtest.mesh_process import MeshProcess
@@ -61,7 +62,7 @@ class Stage:
         self._user = user
         self._controls: dict[str, ControlFile] = {}
         self._joined: dict[str, BesideBroker] = {}
-        self.flipping = asyncio.Lock()  # of bits: one after the other
+        self.one_by_one = asyncio.Lock()  # flips of bits, and upgrades
         self.killed: set[int] = set()  # processes that the campaign ended
         self.programs: dict[str, Program] = {}
         self.may_end: set[str] = set()  # brokers whose disk it takes away
@@ -294,6 +295,12 @@ class Stage:
         self.endpoints_file.write_text(json.dumps(self.endpoints), encoding="utf-8")
         return joined
 
+    async def upgrade(self, region: str) -> str:
+        """Replace the older brokers of a region; return the feature levels then. Raises CampaignFailed."""
+        assert isinstance(self._mesh, OlderMesh), "the loader lets no other brokers be upgraded"
+        async with self.one_by_one:
+            return await self._mesh.upgrade(region, self.killed)
+
     async def stop_joined(self) -> None:
         """Stop the brokers that joined and stayed, and the programs."""
         for program in self.programs.values():
@@ -390,6 +397,8 @@ def _has_peers(campaign: Campaign) -> bool:
 def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:
     """Return a mesh on this machine; connections go through forwarders only when the campaign breaks them."""
     regions, count = campaign.topology.regions, campaign.topology.brokers_per_region
+    if commit := campaign.topology.commit:
+        return OlderMesh(directory, commit=commit, regions=regions, brokers_per_region=count)
     if any(fault.do.startswith(("link-", "peer-")) for fault in campaign.faults):
         has_peers = _has_peers(campaign)
         return LinkedMesh(

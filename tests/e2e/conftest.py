@@ -23,8 +23,6 @@ from georelay.ids import BrokerId, GroupId
 from georelay.wire.api import ApiKey
 from georelay.wire.batch import build_batch
 from georelay.wire.requests import PartitionProduceData, ProduceRequest, TopicProduceData
-from loadtest.campaign.producer import key_of, value_of
-from loadtest.campaign.region_read import read_region
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import HistoryWriter, read_history
 from loadtest.history.operation import Kind, Operation, Outcome
@@ -39,6 +37,7 @@ from region.multiraft.group import Group
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.raft.core import AppendResponse, Ready, VoteResponse
 from region.raft.wire import decode_message
+from tests.e2e.foreign_producer import key_of, read_region, value_of
 from tests.free_ports import free_ports
 
 TOPIC = "orders"

@@ -10,20 +10,12 @@ from typing import Any, Final
 
 import aiohttp
 
-from loadtest.campaign.mesh import (
-    HTTP_TIMEOUT,
-    POLL_SECONDS,
-    READY_SECONDS_MAX,
-    CampaignFailed,
-    ForeignProducer,
-    Reachable,
-    get_json,
-)
-from loadtest.campaign.region_read import read_everything
+from loadtest.campaign.mesh import HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, get_json
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import read_history
 from loadtest.history.verdict import Verdict
 from loadtest.mesh_process import MeshProcess
+from tests.e2e.foreign_producer import READY_SECONDS_MAX, ForeignProducer, Reachable, read_everything
 
 BROKERS_PER_REGION: Final = 3
 

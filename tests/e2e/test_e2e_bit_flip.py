@@ -26,8 +26,8 @@ from georelay.ids import CONTROLLER_GROUP, GroupId
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import iterate_records, split_batches
 from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
-from loadtest.campaign.producer import name_of
 from loadtest.history.operation import Operation
+from loadtest.load.engine_values import name_of
 from region.app import Broker
 from region.controller.topic import TopicSpec
 from region.log.filesystem import OsFileSystem

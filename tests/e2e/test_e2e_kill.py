@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.campaign.loading import loading
 from loadtest.history.evidence_core import silences_ms
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import Kind
 from loadtest.history.verdict import Verdict
+from tests.e2e.foreign_producer import loading
 from tests.e2e.real_mesh import create_topic, judged, leader_of, new_mesh, wait_until_whole
 from tests.tiers import first
 

@@ -17,11 +17,11 @@ import pytest
 from georelay.client.broker_connection import BrokerConnection
 from georelay.wire.api import ApiKey
 from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
-from loadtest.campaign.loading import loading
 from loadtest.load.links import LinkedMesh
 from loadtest.mesh_process import MeshProcess
 from region.log.errors import LogCorrupt
 from region.log.segment_reader import batches_sha256
+from tests.e2e.foreign_producer import loading
 from tests.e2e.real_mesh import create_topic, judged, leader_of, wait_until_whole
 
 pytestmark = pytest.mark.slow

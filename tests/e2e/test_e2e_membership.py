@@ -17,16 +17,15 @@ import pytest
 
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber, broker_id
 from georelay.wire.batch import iterate_records, split_batches
-from loadtest.campaign.mesh import ForeignProducer
-from loadtest.campaign.producer import key_of, name_of
-from loadtest.campaign.region_read import read_region
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import HistoryWriter, read_history
 from loadtest.history.operation import Kind
+from loadtest.load.engine_values import name_of
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
 from region.log.segment_reader import read_group, valid_branch
+from tests.e2e.foreign_producer import ForeignProducer, key_of, read_region
 from tests.free_ports import free_ports
 
 TOPIC: Final = "orders"

@@ -13,12 +13,11 @@ from typing import Final
 
 import pytest
 
-from loadtest.campaign.mesh import ForeignProducer
-from loadtest.campaign.region_read import read_region
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import HistoryWriter, read_history
 from loadtest.mesh_process import MeshProcess
 from region.devmesh.ports import search_block
+from tests.e2e.foreign_producer import ForeignProducer, read_region
 from tests.e2e.real_mesh import create_topic, wait_until_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -147,7 +147,7 @@ ELSEWHERE: Final = (
         "compares this checkout with another one",
         "tests/unit/loadtest/test_loadtest_compared.py",
     ),
-    Elsewhere("docs/operate/upgrades.md", ("make upgrade",), _LONG, "tests/unit/loadtest/test_loadtest_upgrade.py"),
+    Elsewhere("docs/operate/upgrades.md", ("make upgrade",), _LONG, "tests/unit/loadtest_load/test_load_older_mesh.py"),
     Elsewhere(
         "docs/protocol/text.md", ("exec 3<>",), "reads until it is stopped", "tests/interop/test_interop_text.py"
     ),

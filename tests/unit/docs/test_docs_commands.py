@@ -222,7 +222,7 @@ def test_the_documents_are_read() -> None:
         "georelay-sla report --trails x",
         "georelay-broker --conf",
         "georelay-gateway --verbose",
-        "python -m loadtest.campaign.upgrade --shrink",
+        "python -m loadtest.campaign.gossip --shrink",
         "python tools/absent.py",
         "make absent",
         "make sim SPEED=1",

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.child_process import end
 from loadtest.free_ports import free_ports
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
@@ -201,17 +202,8 @@ def _running(*commands: list[str]) -> Iterator[None]:
     """Run commands until the block ends."""
     with contextlib.ExitStack() as stack:
         for command in commands:
-            stack.callback(_end, subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            stack.callback(end, subprocess.Popen(command, stdout=subprocess.DEVNULL))
         yield
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -222,12 +214,12 @@ def _traffic(mesh: MeshProcess) -> Iterator[None]:
     write = f"import time\nwhile True:\n print(time.time(), flush=True); time.sleep({1 / RECORDS_PER_S})"
     lines = subprocess.Popen([sys.executable, "-c", write], stdout=subprocess.PIPE)
     with contextlib.ExitStack() as stack:
-        stack.callback(_end, lines)
+        stack.callback(end, lines)
         for role in (["-P"], ["-C", "-o", "beginning"]):
             given = lines.stdout if role == ["-P"] else subprocess.DEVNULL
             command = [*kcat, *role, "-X", "topic.metadata.refresh.interval.ms=1000"]
             process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            stack.callback(_end, process)
+            stack.callback(end, process)
         yield
 
 

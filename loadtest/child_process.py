@@ -6,16 +6,27 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PYTHON: Final = sys.executable
 STOP_SECONDS_MAX: Final = 15
 ASK_AGAIN_S: Final = 1.0
 SAID_BYTES_MAX: Final = 4_096
 SAID_NOTHING: Final = "it said nothing"
+
+
+def end(process: subprocess.Popen[Any], *, within_s: float = STOP_SECONDS_MAX) -> None:
+    """Stop a process in order and wait for it; kill -9 when it does not end. One that is gone stays so."""
+    process.terminate()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class ChildProcess:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from georelay.tls import client_contexts
+from loadtest.child_process import end
 
 # `up` and all it started end with whoever runs this, also by kill -9.
 GUARDED_UP = """
@@ -139,15 +140,8 @@ class MeshProcess:
 
     def stop(self) -> None:
         """Send SIGTERM, then SIGKILL when it does not end."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if self._process is not None:
+            end(self._process, within_s=STOP_SECONDS_MAX)
 
 
 def _environment(checkout: Path | None) -> dict[str, str] | None:

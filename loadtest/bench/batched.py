@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from loadtest.bench.client_settings import Settings, environment
+from loadtest.bench import client_process
+from loadtest.bench.client_settings import Settings
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.bench.producer import LINGER_MS
 from loadtest.mesh_process import MeshProcess
@@ -24,7 +23,6 @@ RECORDS_PER_PRODUCER = 400_000
 PRODUCERS = 2
 PARTITIONS = 6
 RUNS = 3
-PRODUCER_SECONDS_MAX = 180
 IDLE_SHARE_MIN = 0.1
 PACE_PER_SECOND = 400_000
 PACED_LINGER_MS = 25
@@ -130,16 +128,9 @@ def produce(way: Way) -> float:
     """Run the producers; return the seconds of the slower one. Raises RuntimeError: not every record was stored."""
     numbers = (way.records, int(way.is_idempotent), way.rate_per_second, way.linger_ms)
     bootstrap = ",".join(way.mesh.endpoints["regions"]["us"]["kafka"])
-    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, way.topic, *map(str, numbers)]
-    running = [
-        subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(way.settings)) for _ in range(PRODUCERS)
-    ]
-    outcomes = []
-    for process in running:
-        output, _ = process.communicate(timeout=PRODUCER_SECONDS_MAX)
-        if process.returncode:
-            raise RuntimeError(f"a producer ended with {process.returncode}")
-        outcomes.append(json.loads(output))
+    words = ("loadtest.bench.producer", bootstrap, way.topic, *numbers)
+    running = [client_process.start(*words, settings=way.settings) for _ in range(PRODUCERS)]
+    outcomes = [client_process.answer(process) for process in running]
     acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
     if acknowledged != way.records * PRODUCERS:
         raise RuntimeError(f"only {acknowledged} of {way.records * PRODUCERS} records were acknowledged")

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from loadtest.bench import client_process
 from loadtest.bench.batched import create_topic, metric, sync_count
-from loadtest.bench.client_settings import PLAIN, environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
@@ -35,7 +33,6 @@ RUNS: Final = 3
 PARTITIONS: Final = 3
 WARM_UP_SECONDS: Final = 2
 AFTER_SECONDS: Final = 3
-CLIENT_SECONDS_MAX: Final = 120
 
 _Costs: TypeAlias = dict[str, list[float]]  # by process: ms per call, of each run
 
@@ -73,7 +70,9 @@ def _pids(mesh: MeshProcess) -> dict[str, int]:
 
 def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
     kafka = mesh.endpoints["regions"]["us"]["kafka"][0]
-    reader = _started("loadtest.bench.single_client", "consume", kafka, "calls", PARTITIONS, _reading_s(seconds))
+    reader = client_process.start(
+        "loadtest.bench.single_client", "consume", kafka, "calls", PARTITIONS, WARM_UP_SECONDS + seconds + AFTER_SECONDS
+    )
     time.sleep(WARM_UP_SECONDS)
     syncs, writes = sync_count(mesh), _writes(mesh)
     watch = IdleWatch()
@@ -82,7 +81,7 @@ def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
     idle = watch.share()
     answered = max(1, outcome["ok"])
     syncs, writes = (sync_count(mesh) - syncs) / answered, (_writes(mesh) - writes) / answered
-    rows = [latency for _, latency in _answer(reader)["rows"]]
+    rows = [latency for _, latency in client_process.answer(reader)["rows"]]
     return (
         f"{outcome['due']} calls at {rate}/s, {outcome['answers']}, answered p50 {outcome['p50_ms']:.1f} ms, "
         f"p99 {outcome['p99_ms']:.1f} ms; {len(rows)} delivered p50 {quantile(rows, 0.5) / 1e6:.1f} ms, "
@@ -102,11 +101,11 @@ def _writes(mesh: MeshProcess) -> float:
 
 
 def _floor(rate: int, seconds: int, costs: _Costs) -> None:
-    echo = _started("loadtest.bench.calls_client", "echo")
+    echo = client_process.start("loadtest.bench.calls_client", "echo")
     relay = None
     try:
-        relay = _started("loadtest.bench.calls_client", "relay", _said(echo))
-        _paced(_said(relay), rate, seconds, {"relay": relay.pid, "echo": echo.pid}, costs)
+        relay = client_process.start("loadtest.bench.calls_client", "relay", client_process.said(echo))
+        _paced(client_process.said(relay), rate, seconds, {"relay": relay.pid, "echo": echo.pid}, costs)
     finally:
         for process in (relay, echo):
             if process is not None:
@@ -117,7 +116,7 @@ def _floor(rate: int, seconds: int, costs: _Costs) -> None:
 def _paced(address: str, rate: int, seconds: int, pids: Mapping[str, int], costs: _Costs) -> dict[str, Any]:
     """Let a client call for so long; add what each process took per call that was answered, in ms, to `costs`."""
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    outcome = _answer(_started("loadtest.bench.calls_client", "call", address, "calls", rate, seconds))
+    outcome: dict[str, Any] = client_process.ask("loadtest.bench.calls_client", "call", address, "calls", rate, seconds)
     answered = max(1, outcome["ok"])
     for name, pid in pids.items():
         costs[name].append((cpu_seconds(pid) - before[name]) * 1e3 / answered)
@@ -137,28 +136,6 @@ def _table(costs: Mapping[str, list[float]]) -> str:
 def _median(column: Iterable[float]) -> float:
     ordered = sorted(column)
     return ordered[len(ordered) // 2]
-
-
-def _reading_s(seconds: int) -> int:
-    return WARM_UP_SECONDS + seconds + AFTER_SECONDS
-
-
-def _started(module: str, *arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(PLAIN))
-
-
-def _said(process: subprocess.Popen[bytes]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().decode().strip()
-
-
-def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    output, _ = process.communicate(timeout=CLIENT_SECONDS_MAX)
-    if process.returncode:
-        raise RuntimeError(f"a client of the benchmark ended with {process.returncode}")
-    answer: dict[str, Any] = json.loads(output)
-    return answer
 
 
 async def _measure(directory: Path, options: argparse.Namespace) -> None:

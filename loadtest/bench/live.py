@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import georelay
+from loadtest.child_process import end
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
 
@@ -65,7 +66,7 @@ async def _measure(mesh: MeshProcess, trigger: str, seconds: int) -> str:
             stack.callback(task.cancel)
         began_s = time.monotonic()
         live = _start(mesh, checkpoint, trigger)
-        stack.callback(_stop, live)
+        stack.callback(end, live, within_s=60)
         await _until(lambda: _document(checkpoint).get("state") == "live", START_S_MAX, "the view does not become live")
         started_s = time.monotonic() - began_s
         warm = _document(checkpoint)["batch"] + WARM_BATCHES
@@ -103,11 +104,6 @@ def _start(mesh: MeshProcess, checkpoint: Path, trigger: str) -> subprocess.Pope
         ],
         stderr=subprocess.DEVNULL,
     )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    process.wait(60)
 
 
 async def _consume(connection: Any, topic: str, region: str, delivered: dict[str, int]) -> None:

@@ -56,9 +56,14 @@ def sync_median_us(directory: Path) -> float:
     return statistics.median(times)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return user plus system CPU seconds of a process and its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def cpu_seconds(pid: int, *, thread: int | None = None) -> float:
+    """Return user plus system CPU seconds of a process and its threads, or of one thread; the first has the pid."""
+    fields = (
+        Path(f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat")
+        .read_text()
+        .rpartition(")")[2]
+        .split()
+    )
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 

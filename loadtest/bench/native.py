@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -32,6 +31,7 @@ from georelay.wire.requests import (
     ProduceRequest,
     TopicProduceData,
 )
+from loadtest.bench import client_process
 from loadtest.bench.batched import create_topic
 from loadtest.bench.machine import cpu_seconds
 from loadtest.mesh_process import MeshProcess
@@ -43,7 +43,6 @@ IN_FLIGHT: Final = 5  # per partition, as Kafka clients
 RUNS: Final = 5
 VALUE: Final = b"x" * 100
 PRODUCE_VERSION: Final = 7
-CLIENT_SECONDS_MAX: Final = 180
 
 Publish = Callable[[], Awaitable[None]]
 
@@ -59,7 +58,9 @@ def run(mesh: MeshProcess) -> list[str]:
     for round_ in range(RUNS + 1):
         for path in ("kafka", "native"):
             before = sum(map(cpu_seconds, pids))
-            outcome = _client(path, topic, region[{"kafka": "kafka", "native": "grpc"}[path]], region["kafka"])
+            places = (region[{"kafka": "kafka", "native": "grpc"}[path]], region["kafka"])
+            words = ("loadtest.bench.native", path, topic, *map(",".join, places))
+            outcome = client_process.ask(*words)
             if round_:  # the first round opens files and connections
                 costs[path].append((sum(map(cpu_seconds, pids)) - before) / outcome["records"] * 1e5)
                 rates[path].append(outcome["records"] / outcome["seconds"])
@@ -71,13 +72,6 @@ def run(mesh: MeshProcess) -> list[str]:
     ]
     ratio = statistics.median(costs["native"]) / statistics.median(costs["kafka"])
     return [*lines, f"  native / kafka: {ratio:.2f} times the CPU per record"]
-
-
-def _client(path: str, topic: str, addresses: list[str], kafka: list[str]) -> dict[str, float]:
-    arguments = [sys.executable, "-m", "loadtest.bench.native", path, topic, ",".join(addresses), ",".join(kafka)]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, timeout=CLIENT_SECONDS_MAX, check=True)
-    outcome: dict[str, float] = json.loads(done.stdout)
-    return outcome
 
 
 async def _publish(path: str, topic: str, addresses: list[str], kafka: list[str]) -> dict[str, float]:

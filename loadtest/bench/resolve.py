@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any, Final
+from functools import partial
+from typing import Final
 from urllib.parse import urlsplit
 
+from loadtest.bench import client_process
 from loadtest.bench.machine import cpu_seconds, resident_mib
 from loadtest.mesh_process import MeshProcess
 
@@ -20,11 +19,12 @@ GOAL_MS: Final = 5.0  # p99 at the last rate
 def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
     """Return one report line for each rate."""
     address, gateway = urlsplit(mesh.gateway).netloc, mesh.pid_of("gateway")
-    _ask(address, RATES[0], WARM_UP_SECONDS)
+    ask = partial(client_process.ask, "loadtest.bench.resolve_client", address)
+    ask(RATES[0], WARM_UP_SECONDS)
     lines = []
     for rate in RATES:
         cpu_s = cpu_seconds(gateway)
-        found = _ask(address, rate, seconds)
+        found = ask(rate, seconds)
         used_s = cpu_seconds(gateway) - cpu_s
         each_us = used_s * 1e6 / sum(found["answers"].values())
         lines.append(
@@ -35,9 +35,3 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
         )
     lines.append(f"goal: p99 <= {GOAL_MS:g} ms at {RATES[-1]}/s")
     return lines
-
-
-def _ask(address: str, rate: int, seconds: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "loadtest.bench.resolve_client", address, str(rate), str(seconds)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found

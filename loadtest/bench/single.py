@@ -6,16 +6,15 @@ processes of their own; the producer's own scheduling lag is printed beside the 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
+from loadtest.bench import client_process
 from loadtest.bench.batched import create_topic
-from loadtest.bench.client_settings import PLAIN, Settings, environment
+from loadtest.bench.client_settings import PLAIN, Settings
 from loadtest.bench.machine import IdleWatch, context_switches, cpu_seconds
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
@@ -105,19 +104,18 @@ def run_once(
     }
     total = WARM_UP_SECONDS + seconds
     names = ",".join(topics)
+    client = partial(client_process.start, "loadtest.bench.single_client", settings=settings)
     read_seconds = total + SETTLE_SECONDS + 2
     consumers = {
         region: [
-            _client(
-                settings, role, mesh.endpoints["regions"][region]["kafka"][0], names, partitions, read_seconds, *last
-            )
+            client(role, mesh.endpoints["regions"][region]["kafka"][0], names, partitions, read_seconds, *last)
             for role, *last in readers
         ]
         for region in regions
     }
     time.sleep(SETTLE_SECONDS)
     bootstrap = mesh.endpoints["regions"][regions[0]]["kafka"][0]
-    producer = _client(settings, "produce", bootstrap, names, partitions, rate_per_second, total)
+    producer = client("produce", bootstrap, names, partitions, rate_per_second, total)
     time.sleep(WARM_UP_SECONDS)
     measured_from = time.monotonic_ns()
     before = {region: _used(rows) for region, rows in pids.items()}
@@ -127,10 +125,10 @@ def run_once(
     used = {region: _used(rows) - before[region] for region, rows in pids.items()}
     lasted_s = (time.monotonic_ns() - measured_from) / 1e9
     idle = watch.share()
-    sent = _answer(producer)
+    sent = client_process.answer(producer)
     figures = {}
     for region, processes in consumers.items():
-        rows = [row for process in processes for row in _answer(process)["rows"]]
+        rows = [row for process in processes for row in client_process.answer(process)["rows"]]
         latencies = [latency for due, latency in rows if due >= measured_from]
         p50_ms, p99_ms, p999_ms = (quantile(latencies, share, none=0) / 1e6 for share in (0.5, 0.99, 0.999))
         cpu, switches = used[region].cpu_s / lasted_s, used[region].switches / (lasted_s * rate_per_second)
@@ -155,16 +153,3 @@ class _Used:
 
 def _used(pids: Sequence[int]) -> _Used:
     return _Used(sum(map(cpu_seconds, pids)), sum(map(context_switches, pids)))
-
-
-def _client(settings: Settings, *arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "loadtest.bench.single_client", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(settings))
-
-
-def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    output, _ = process.communicate(timeout=120)
-    if process.returncode:
-        raise RuntimeError(f"a client of the benchmark ended with {process.returncode}")
-    answer: dict[str, Any] = json.loads(output)
-    return answer

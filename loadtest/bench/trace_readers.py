@@ -11,17 +11,16 @@ import contextlib
 import http.client
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import georelay
 from georelay.process_guard import die_with_parent
 from georelay.trace.position import NEXT_KEY
-from loadtest.bench import batched
+from loadtest.bench import batched, client_process
+from loadtest.bench.machine import cpu_seconds
 from loadtest.mesh_process import MeshProcess
 
 TOPIC: Final = "bench-traces"
@@ -30,7 +29,6 @@ SECONDS: Final = 30
 READERS: Final = (0, 1, 4)
 WARM_UP_S: Final = 20
 KINDS: Final = ("delivery", "latency_hist", "ledger", "outcome", "probe", "clock")
-TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
@@ -40,17 +38,17 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
 
 async def _measure(mesh: MeshProcess, seconds: int) -> list[str]:
     address = mesh.endpoints["regions"]["us"]["admin"][0]
-    (broker,) = (int(found["pid"]) for found in _brokers(mesh))
+    broker = mesh.pid_of("us-1")
     lines = []
     async with georelay.connect(mesh.gateway, region="us") as connection, asyncio.TaskGroup() as tasks:
         await connection.admin.create_topic(TOPIC, partitions=3)
         load = [tasks.create_task(_publish(connection)), tasks.create_task(_consume(connection))]
         await asyncio.sleep(WARM_UP_S)
         for readers in READERS:
-            before, cpu_s, loop_s = _stalls(mesh), _cpu_s(broker), _cpu_s(broker, of_loop=True)
+            before, cpu_s, loop_s = _stalls(mesh), cpu_seconds(broker), cpu_seconds(broker, thread=broker)
             read = await asyncio.to_thread(_read, address, readers, seconds)
-            stalls, used_s = _stalls(mesh) - before, _cpu_s(broker) - cpu_s
-            in_loop_s = _cpu_s(broker, of_loop=True) - loop_s
+            stalls, used_s = _stalls(mesh) - before, cpu_seconds(broker) - cpu_s
+            in_loop_s = cpu_seconds(broker, thread=broker) - loop_s
             longest_ms = max(batched.metric(mesh, "us", "georelay_loop_stall_seconds_max")) * 1e3
             lines.append(
                 f"{readers} readers of traces beside {RECORDS_PER_S} records/s, {seconds} s: "
@@ -63,24 +61,6 @@ async def _measure(mesh: MeshProcess, seconds: int) -> list[str]:
         for task in load:
             task.cancel()
     return lines
-
-
-def _brokers(mesh: MeshProcess) -> list[dict[str, Any]]:
-    """Return the broker processes of the mesh, from /proc: `up` is their parent."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "region" in arguments and any(each.startswith(str(mesh.directory)) for each in arguments):
-                found.append({"pid": folder.name})
-    return found
-
-
-def _cpu_s(pid: int, *, of_loop: bool = False) -> float:
-    """Return the CPU time of a process, or of its first thread, which runs the event loop."""
-    path = Path(f"/proc/{pid}/task/{pid}/stat" if of_loop else f"/proc/{pid}/stat")
-    fields = path.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def _stalls(mesh: MeshProcess) -> float:
@@ -108,9 +88,7 @@ def _read(address: str, readers: int, seconds: int) -> dict[str, int]:
     if not readers:
         time.sleep(seconds)
         return {"pages": 0, "rows": 0, "bytes": 0}
-    command = [sys.executable, "-m", __spec__.name, str(os.getpid()), address, str(readers), str(seconds)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    found: dict[str, int] = json.loads(done.stdout)
+    found: dict[str, int] = client_process.ask("loadtest.bench.trace_readers", os.getpid(), address, readers, seconds)
     return found
 
 

@@ -8,17 +8,13 @@ one consumer. CPU is that of the broker process with all its threads, what an id
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from loadtest.bench import batched
+from loadtest.bench import batched, client_process
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.bench.single import run_once
 from loadtest.mesh_process import MeshProcess
@@ -123,13 +119,10 @@ def _single(mesh: MeshProcess) -> tuple[int, float]:
 def _batched(mesh: MeshProcess) -> tuple[int, float]:
     bootstrap = mesh.endpoints["regions"][REGION]["kafka"][0]
     records = BATCHED_PER_S * SECONDS
-    arguments: list[Any] = [bootstrap, "batched", batched.PARTITIONS, records, CLIENT_SECONDS_MAX]
-    reader = subprocess.Popen(
-        [sys.executable, "-m", "loadtest.bench.counting_client", *map(str, arguments)], stdout=subprocess.PIPE
-    )
+    words = (bootstrap, "batched", batched.PARTITIONS, records, CLIENT_SECONDS_MAX)
+    reader = client_process.start("loadtest.bench.counting_client", *words)
     try:
-        assert reader.stdout is not None
-        reader.stdout.readline()  # "ready"
+        client_process.said(reader)  # "ready"
         way = batched.Way(
             label="batched",
             mesh=mesh,
@@ -140,10 +133,10 @@ def _batched(mesh: MeshProcess) -> tuple[int, float]:
             records=records // batched.PRODUCERS,
         )
         batched.produce(way)
-        said, _ = reader.communicate(timeout=CLIENT_SECONDS_MAX)
+        read = client_process.answer(reader)["records"]
     finally:
         reader.kill()
-    if (read := json.loads(said)["records"]) != records:
+    if read != records:
         raise RuntimeError(f"of {records} records {read} were read")
     return records, 0.0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from loadtest.child_process import end
 from loadtest.peers.clients import ClientProcess
 
 NODES: Final = 3
@@ -104,7 +105,7 @@ class Foreign:
                 cwd=self._folder,
                 env={**os.environ, **(environment or {})},
             )
-        self._stack.callback(_stop, process)
+        self._stack.callback(end, process, within_s=STOP_SECONDS_MAX)
         return process.pid
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -115,16 +116,6 @@ class Foreign:
                 logs = [f"{log.name}: {log.read_text(errors='replace')[-500:]}" for log in self._folder.glob("*.log")]
                 raise RuntimeError(f"{what} did not become so in {READY_SECONDS_MAX} s\n" + "\n".join(logs))
             time.sleep(0.2)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def listens(address: str) -> bool:

@@ -8,10 +8,10 @@ Rule 2: a pause is between two acknowledgements of one partition that follow eac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from loadtest.history.operation import Kind, Operation
 from loadtest.quantile_core import quantile
@@ -20,6 +20,15 @@ from loadtest.table_core import table_lines
 COLUMNS: Final = ("phase", "seconds", "records", "p50 ms", "p99 ms", "worst ms", "longest pause ms")
 SHORTEST_NS: Final = 50_000_000
 HEALED: Final = "healed"
+
+
+class Span(NamedTuple):
+    """A fault from when it was done until it was healed, in seconds of the wall clock."""
+
+    what: str
+    of: str
+    begin_s: float
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,21 @@ def phases_of(events: Sequence[Mapping[str, Any]], operations: Sequence[Operatio
         for (from_ns, name), (to_ns, _) in pairwise(edges)
         if min(to_ns, edges[-1][0]) - from_ns >= SHORTEST_NS
     ]
+
+
+def spans_of(events: Iterable[Mapping[str, Any]]) -> tuple[list[Span], list[Span]]:
+    """Return the faults that were healed, in that order, and those that were not; these end when they began.
+
+    Args:
+        events: {"what", "of", "second": when}; of what is healed its "fault", too: a broker may have several at once.
+    """
+    begun, spans = dict[tuple[str, str], float](), []
+    for event in events:
+        if event["what"] != HEALED:
+            begun[event["what"], event.get("of", "")] = event["second"]
+        elif (key := (event["fault"], event["of"])) in begun:
+            spans.append(Span(*key, begun.pop(key), event["second"]))
+    return spans, [Span(*key, at, at) for key, at in begun.items()]
 
 
 def report(phases: Sequence[Phase], operations: Sequence[Operation]) -> list[PhaseReport]:

@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from loadtest.campaign.phases_core import HEALED, lines_of
+from loadtest.campaign.phases_core import lines_of, spans_of
 from loadtest.load.results import Results
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import Judgement
@@ -118,13 +118,10 @@ def _svg(results: Results, series: Series, label: str) -> str:
 
 
 def _spans(results: Results) -> list[tuple[float, float, str]]:
-    """Return (begin, end, words) of every fault."""
-    spans, open_ = [], dict[str, tuple[float, str]]()
-    for event in results.events:
-        at, of = event["second"] - results.began_s, str(event.get("of", ""))
-        if event["what"] != HEALED:
-            open_[of] = (at, f"{event['what']} {of}")
-        elif of in open_:
-            begin, words = open_.pop(of)
-            spans.append((begin, at, words))
-    return spans + [(begin, results.campaign.seconds, words) for begin, words in open_.values()]
+    """Return (begin, end, words) of every fault; one that was not healed holds to the end."""
+    healed, others = spans_of(results.events)
+    ends = [span.end_s for span in healed] + [results.began_s + results.campaign.seconds] * len(others)
+    return [
+        (span.begin_s - results.began_s, end_s - results.began_s, f"{span.what} {span.of}")
+        for span, end_s in zip([*healed, *others], ends, strict=True)
+    ]

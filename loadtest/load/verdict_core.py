@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from loadtest.campaign.phases_core import HEALED
+from loadtest.campaign.phases_core import spans_of
 from loadtest.history.verdict import Category
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
@@ -200,15 +200,9 @@ def judge_slowdown(
     """Judge deliveries while each fault held by those before the first: a record belongs to the second it came in.
 
     Args:
-        told: what engines told each second. events: {"what", "of", "second": when};
-            of what is healed its "fault", too: the next one of that broker may have begun.
+        told: what engines told each second. events: as `spans_of` takes them.
     """
-    begun, spans = dict[tuple[str, str], float](), []
-    for event in events:
-        if event["what"] != HEALED:
-            begun[event["what"], event["of"]] = event["second"]
-        elif (key := (event["fault"], event["of"])) in begun:
-            spans.append((key[0], begun.pop(key), key[1], event["second"]))
+    spans, _ = spans_of(events)
 
     def delivered(from_s: float, to_s: float) -> Samples:
         rows = totals_of([row for row in told if from_s + 1 <= row["second"] <= to_s + 1])
@@ -218,13 +212,12 @@ def judge_slowdown(
                 found.extend(samples.told())
         return found
 
-    before = delivered(from_s + WARM_S, min((begin for _, begin, _, _ in spans), default=from_s) - 1)
+    before = delivered(from_s + WARM_S, min((span.begin_s for span in spans), default=from_s) - 1)
     before_ms = before.quantile_ms(0.99)
     bound_ms = max(factor * before_ms, before_ms + NOISE_MS)
     lines = []
-    for what, begin, of, end in spans:
-        under = delivered(begin, end)
-        line = _latency(f"deliver p99 under {what} {of}", under, bound_ms)
+    for what, of, begin_s, end_s in spans:
+        line = _latency(f"deliver p99 under {what} {of}", delivered(begin_s, end_s), bound_ms)
         lines.append(replace(line, is_kept=line.is_kept and before.n > 0))
     return lines or [_line("deliver p99 under faults", f"<= {factor:g} x before", "nothing was broken", is_kept=False)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.campaign.phases_core import Phase, lines_of, phases_of, report
+from loadtest.campaign.phases_core import Phase, Span, lines_of, phases_of, report, spans_of
 from loadtest.history.operation import Kind, Operation, Outcome
 
 MS = 1_000_000
@@ -95,3 +95,16 @@ def test_phases_are_shown_with_a_column_for_each_figure() -> None:
     head, row = lines_of(report([phase("before", 0, 100)], [send(0, at_ms=1, took_ms=2)]))
     assert len(head) == len(row)
     assert row.split() == ["before", "0.1", "1", "2.0", "2.0", "2.0", "0"]
+
+
+def test_two_faults_of_one_broker_that_overlap_have_each_its_own_begin_and_end() -> None:
+    events = [
+        {"second": 2.0, "what": "disk-slow", "of": "us-1"},
+        {"second": 3.0, "what": "kill", "of": "us-1"},
+        {"second": 5.0, "what": "healed", "of": "us-1", "fault": "disk-slow"},
+        {"second": 6.0, "what": "healed", "of": "us-1", "fault": "kill"},
+        {"second": 8.0, "what": "stop", "of": "eu-1"},
+    ]
+    healed, others = spans_of(events)
+    assert healed == [Span("disk-slow", "us-1", 2.0, 5.0), Span("kill", "us-1", 3.0, 6.0)]
+    assert others == [Span("stop", "eu-1", 8.0, 8.0)]

@@ -50,8 +50,10 @@ def folder_of_a_run(folder: Path) -> Path:
     ]
     (folder / "seconds-w.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     events = [
+        {"second": 1_002, "what": "disk-slow", "of": "us-1"},
         {"second": 1_003, "what": "kill", "of": "us-1"},
-        {"second": 1_005, "what": "healed", "of": "us-1"},
+        {"second": 1_005, "what": "healed", "of": "us-1", "fault": "disk-slow"},
+        {"second": 1_006, "what": "healed", "of": "us-1", "fault": "kill"},
         {"second": 1_008, "what": "stop", "of": "eu-1"},
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -27,7 +27,8 @@ from georelay import (
 )
 from georelay.durability import Stored
 from georelay.positions import Place
-from loadtest.drill.values import Delivery, Fate, Reading, RecordName, Sent
+from loadtest.drill.values import Fate, Reading, RecordName, Sent
+from loadtest.wan.heals_core import Delivery
 
 PADDING: Final = b"x" * 70
 SAVE_S: Final = 0.5

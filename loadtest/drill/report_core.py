@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from loadtest.drill.run_result import RunResult
-from loadtest.wan.heals_core import Delivery as Due
 from loadtest.wan.heals_core import caught_up_s, flowing_s
 
 RTO_MEDIAN_S_MAX: Final = 5.0
@@ -65,14 +64,10 @@ def rto_s(result: RunResult) -> float | None:
 
 def heal_figures(result: RunResult) -> dict[str, dict[str, float | None]]:
     """Return, by region, seconds from the heal to the first delivery and to a reader that is up to date."""
-    figures = {}
-    for region, deliveries in result.deliveries.items():
-        rows = [Due(row.offset, row.due_ns, row.at_ns) for row in deliveries]
-        figures[region] = {
-            "flowing_s": flowing_s(rows, result.healed_ns),
-            "caught_up_s": caught_up_s(rows, result.healed_ns, 0.0),
-        }
-    return figures
+    return {
+        region: {"flowing_s": flowing_s(rows, result.healed_ns), "caught_up_s": caught_up_s(rows, result.healed_ns)}
+        for region, rows in result.deliveries.items()
+    }
 
 
 def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loadtest.drill.drill_core import Findings
-from loadtest.drill.values import Delivery, Home
+from loadtest.drill.values import Home
+from loadtest.wan.heals_core import Delivery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loadtest.wan.heals_core import Delivery
+
 REGION_LEVEL = 1
 
 
@@ -71,14 +73,6 @@ class Branch:
     epoch: int
     listed_records: int
     records: tuple[StoredRecord, ...]
-
-
-class Delivery(NamedTuple):
-    """One record as a reader got it; monotonic nanoseconds."""
-
-    offset: int
-    due_ns: int
-    at_ns: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def heals_of(
             of=event["of"],
             region=region,
             flowing_s=_slowest([flowing_s(rows, event["ns"]) for rows in of_region.values()]),
-            caught_up_s=_slowest([caught_up_s(rows, event["ns"], 0.0) for rows in of_region.values()]),
+            caught_up_s=_slowest([caught_up_s(rows, event["ns"]) for rows in of_region.values()]),
         )
         for event in events
         if event["what"] == HEALED and "ns" in event

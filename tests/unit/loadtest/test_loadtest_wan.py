@@ -32,9 +32,9 @@ def test_after_a_heal_records_flow_and_later_are_up_to_date() -> None:
         Delivery(4, healed + 350 * MS, healed + 500 * MS),
     ]
     assert flowing_s(rows, healed) == pytest.approx(0.3)
-    assert caught_up_s(rows, healed, floor_ms=35) == pytest.approx(0.5)
+    assert caught_up_s(rows, healed) == pytest.approx(0.5)
 
 
 def test_a_link_that_never_came_back_says_so() -> None:
     assert flowing_s([Delivery(1, 0, 0)], 5) is None
-    assert caught_up_s([Delivery(1, 0, 0)], 5, 35) is None
+    assert caught_up_s([Delivery(1, 0, 0)], 5) is None

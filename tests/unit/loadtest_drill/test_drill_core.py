@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from loadtest.drill.drill_core import SECOND_NS, broken_promises, judge
-from loadtest.drill.values import Branch, Delivery, Fate, Observed, Reading, RecordName, Sent, StoredRecord
+from loadtest.drill.values import Branch, Fate, Observed, Reading, RecordName, Sent, StoredRecord
+from loadtest.wan.heals_core import Delivery
 
 FAULT_NS = 100 * SECOND_NS
 

@@ -11,7 +11,8 @@ import pytest
 from loadtest.drill.drill_core import SECOND_NS, broken_promises, judge
 from loadtest.drill.report_core import document_of, heal_figures, markdown_of, rto_s, summary_of
 from loadtest.drill.run_result import RunResult
-from loadtest.drill.values import Branch, Delivery, Fate, Home, Observed, Reading, RecordName, Sent, StoredRecord
+from loadtest.drill.values import Branch, Fate, Home, Observed, Reading, RecordName, Sent, StoredRecord
+from loadtest.wan.heals_core import Delivery
 
 HEAD = {"kind": "region-loss", "began": "now", "mesh": "m", "where": "here", "machine": "2 cores."}
 STREAM = tuple(StoredRecord(offset, 1, RecordName("p", offset)) for offset in range(2))

@@ -11,7 +11,8 @@ from loadtest.drill.drill_run import victim_of
 from loadtest.drill.load import name_of, value_of
 from loadtest.drill.report_core import document_of, markdown_of, summary_of
 from loadtest.drill.run_result import RunResult
-from loadtest.drill.values import Delivery, Fate, Home, Observed, RecordName, Sent, StoredRecord
+from loadtest.drill.values import Fate, Home, Observed, RecordName, Sent, StoredRecord
+from loadtest.wan.heals_core import Delivery
 
 HEAD = {"kind": "region-loss", "began": "now", "mesh": "m", "where": "here", "machine": "2 cores."}
 

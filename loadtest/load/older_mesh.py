@@ -32,6 +32,7 @@ import build_hook, hatch_build
 build_hook.generate(hatch_build.BROKER_CONTRACTS, source=root / "proto", package=root / "region" / "api" / "_pb")
 build_hook.generate(build_hook.CONTRACTS, source=root / "proto", package=root / "sdk" / build_hook.PACKAGE)
 """
+MESH: Final = "upgrade"
 WHOLE_S: Final = 120.0
 
 
@@ -65,7 +66,12 @@ class OlderMesh(MeshProcess):
             region: {name: [each.listen[name] for each in brokers] for name in brokers[0].listen}
             for region, brokers in self._brokers.items()
         }
-        self.endpoints = {"regions": listen, "gateway": {"http": listen[self._regions[0]]["admin"][:1]}}
+        self.endpoints = {
+            "version": 1,
+            "mesh": MESH,
+            "regions": listen,
+            "gateway": {"http": listen[self._regions[0]]["admin"][:1]},
+        }
         (self.directory / "endpoints.json").write_text(json.dumps(self.endpoints), encoding="utf-8")
         old = await asyncio.to_thread(unpack_version, self._commit, self.directory / "older")
         try:
@@ -138,7 +144,7 @@ class OlderMesh(MeshProcess):
         ]
         region, _, place = own.name.rpartition("-")
         document = {
-            "mesh_id": "upgrade",
+            "mesh_id": MESH,
             "region": region,
             "broker": int(place),
             "data_dir": str(own.data_dir),

@@ -77,7 +77,7 @@ class Forwarder:
         self._open.add(writer)
         try:
             await self._forward(reader, writer)
-        except OSError:
+        except* OSError:
             _reset(writer)  # the other side is gone: so is this one
         finally:
             self._open.discard(writer)
@@ -93,8 +93,6 @@ class Forwarder:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, far_writer))
                 group.create_task(self._pump(far_reader, writer))
-        except* OSError as errors:
-            raise OSError("one side is gone") from errors
         finally:
             self._open.discard(far_writer)
             _reset(far_writer)

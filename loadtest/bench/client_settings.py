@@ -31,14 +31,3 @@ def from_environment() -> dict[str, str]:
 def tls_settings(mesh: MeshProcess) -> Settings:
     """Return how a mesh is dialled where nobody signs in."""
     return PLAIN if mesh.ca is None else {"security.protocol": "ssl", "ssl.ca.location": str(mesh.ca)}
-
-
-def scram_settings(mesh: MeshProcess, name: str, password: str) -> Settings:
-    """Return how a user signs in to a mesh with TLS."""
-    return {
-        "security.protocol": "sasl_ssl",
-        "ssl.ca.location": str(mesh.ca),
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": name,
-        "sasl.password": password,
-    }

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Sequence
 
-from loadtest.bench.batched import RUNS, Cost, Way, in_turns, lines_of
+from loadtest.bench.batched import RUNS, Way, in_turns, lines_of
 from loadtest.bench.client_settings import tls_settings
 from loadtest.mesh_process import MeshProcess
 
@@ -27,11 +26,7 @@ async def _run(plain: MeshProcess, runs: int) -> list[str]:
             Way(label=f"batched produce, TLS {name:3}", mesh=mesh, topic="bench-tls", settings=tls_settings(mesh))
             for name, mesh in (("off", plain), ("on", secure))
         ]
-        return compared(ways, await asyncio.to_thread(in_turns, ways, runs), "TLS")
-
-
-def compared(ways: Sequence[Way], costs: Sequence[Sequence[Cost]], what: str) -> list[str]:
-    """Return report lines of a way without `what` and of one with it."""
-    without, beside = (statistics.median(cost.cpu_s for cost in of_way) for of_way in costs)
+        costs = await asyncio.to_thread(in_turns, ways, runs)
     lines = [line for way, of_way in zip(ways, costs, strict=True) for line in lines_of(way, of_way)]
-    return [*lines, f"  {what} costs the brokers {beside / without:.2f} times the CPU"]
+    off, on = (statistics.median(cost.cpu_s for cost in of_way) for of_way in costs)
+    return [*lines, f"  TLS costs the brokers {on / off:.2f} times the CPU"]

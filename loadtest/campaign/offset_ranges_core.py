@@ -39,10 +39,3 @@ class OffsetRanges:
             low_first, high_end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
         self._firsts[low:high], self._ends[low:high] = [low_first], [high_end]
         self.again += (end - first) - (self.size - before)
-
-    def missing_from(self, others: OffsetRanges) -> int:
-        """Return how many of these offsets `others` does not have."""
-        both = OffsetRanges(others.ranges)
-        for first, end in self.ranges:
-            both.add(first, end)
-        return both.size - others.size

@@ -49,7 +49,6 @@ def confluent_member(options: argparse.Namespace, events: EventWriter) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     stop = Stop()
-    static = {"group.instance.id": options.instance_id} if options.instance_id else {}
     consumer = Consumer(
         {
             "bootstrap.servers": options.bootstrap,
@@ -61,7 +60,6 @@ def confluent_member(options: argparse.Namespace, events: EventWriter) -> None:
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "partition.assignment.strategy": options.assignor,
             "topic.metadata.refresh.interval.ms": 2_000,
-            **static,
         }
     )
     held: set[int] = set()
@@ -202,7 +200,6 @@ async def _sdk(options: argparse.Namespace, events: EventWriter) -> None:
             [options.topic],
             group=options.group,
             start=Start.EARLIEST,
-            instance_id=options.instance_id,
             client_id=options.name,
             assignors=(options.assignor,),
             session_timeout_s=SESSION_MS / 1000,
@@ -239,7 +236,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("events", type=Path)
     parser.add_argument("--name", default="member", help="the client id")
     parser.add_argument("--assignor", default="range")
-    parser.add_argument("--instance-id", default="", help="group.instance.id of a static member")
     options = parser.parse_args(arguments)
     MEMBERS[options.client](options, EventWriter(options.events))
 

@@ -81,12 +81,8 @@ class HistoryWriter:
         return number
 
     def produced(self, number: int, offset: int | None) -> None:
-        """Record an acknowledgement, now; None: the client was not told the offset."""
+        """Record an acknowledgement, or the answer of an END or START, now; None: the offset was not told."""
         self._write(self._event("ok", number) | ({} if offset is None else {"offset": offset}))
-
-    def answered(self, number: int, offset: int) -> None:
-        """Record the answer of an END or START, now."""
-        self.produced(number, offset)
 
     def fetched(self, number: int, records: Sequence[Placement]) -> None:
         """Record what a fetch returned, now."""

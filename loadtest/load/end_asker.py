@@ -90,4 +90,4 @@ class EndAsker:
         if row.error_code:
             writer.failed(number, f"error {row.error_code}")  # most brokers do not lead it
         else:
-            writer.answered(number, int(row.offset))
+            writer.produced(number, int(row.offset))

@@ -28,7 +28,7 @@ def test_what_was_recorded_is_read(tmp_path: Path) -> None:
     writer.failed(writer.invoke(Kind.PRODUCE, "k/0", value="w"), "too large")
     writer.unknown(writer.invoke(Kind.PRODUCE, "k/0", value="x"), "timed out")
     writer.fetched(writer.invoke(Kind.FETCH, "k/0", site="us", position=0, final=True), [(7, "v")])
-    writer.answered(writer.invoke(Kind.END, "k/0", linear=True), 8)
+    writer.produced(writer.invoke(Kind.END, "k/0", linear=True), 8)
     writer.invoke(Kind.START, "k/0")
     writer.close()
     rows = read_history([path])

@@ -19,5 +19,3 @@ def test_ranges_are_sets_that_count_what_came_again(pairs: list[tuple[int, int]]
         ranges.add(first, first + size)
     assert (ranges.size, ranges.again) == (len(seen), again)
     assert {offset for first, end in ranges.ranges for offset in range(first, end)} == seen
-    other = OffsetRanges([(10, 30)])
-    assert ranges.missing_from(other) == len(seen - set(range(10, 30)))

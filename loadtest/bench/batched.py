@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from loadtest.bench import client_process
 from loadtest.bench.client_settings import Settings
 from loadtest.bench.machine import IdleWatch, cpu_seconds
-from loadtest.bench.producer import LINGER_MS
 from loadtest.mesh_process import MeshProcess
 
 RECORDS_PER_PRODUCER = 400_000
+LINGER_MS = 5
 PRODUCERS = 2
 PARTITIONS = 6
 RUNS = 3
@@ -128,7 +128,7 @@ def produce(way: Way) -> float:
     """Run the producers; return the seconds of the slower one. Raises RuntimeError: not every record was stored."""
     numbers = (way.records, int(way.is_idempotent), way.rate_per_second, way.linger_ms)
     bootstrap = ",".join(way.mesh.endpoints["regions"]["us"]["kafka"])
-    words = ("loadtest.bench.producer", bootstrap, way.topic, *numbers)
+    words = ("loadtest.bench.kafka_client", "bulk", bootstrap, way.topic, *numbers)
     running = [client_process.start(*words, settings=way.settings) for _ in range(PRODUCERS)]
     outcomes = [client_process.answer(process) for process in running]
     acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)

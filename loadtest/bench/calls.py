@@ -71,7 +71,7 @@ def _pids(mesh: MeshProcess) -> dict[str, int]:
 def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
     kafka = mesh.endpoints["regions"]["us"]["kafka"][0]
     reader = client_process.start(
-        "loadtest.bench.single_client", "consume", kafka, "calls", PARTITIONS, WARM_UP_SECONDS + seconds + AFTER_SECONDS
+        "loadtest.bench.kafka_client", "consume", kafka, "calls", PARTITIONS, WARM_UP_SECONDS + seconds + AFTER_SECONDS
     )
     time.sleep(WARM_UP_SECONDS)
     syncs, writes = sync_count(mesh), _writes(mesh)

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from loadtest.bench.single_client import PADDING
+from loadtest.bench.kafka_client import PADDING
 from loadtest.quantile_core import quantile
 
 METHOD: Final = "/broker.Broker/Publish"

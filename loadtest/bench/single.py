@@ -26,7 +26,7 @@ WARM_UP_SECONDS = 3
 SETTLE_SECONDS = 3
 RUNS = 3
 
-Reader = tuple[object, ...]  # role of loadtest.bench.single_client and its last arguments
+Reader = tuple[object, ...]  # role of loadtest.bench.kafka_client and its last arguments
 
 
 class Figure(NamedTuple):
@@ -104,7 +104,7 @@ def run_once(
     }
     total = WARM_UP_SECONDS + seconds
     names = ",".join(topics)
-    client = partial(client_process.start, "loadtest.bench.single_client", settings=settings)
+    client = partial(client_process.start, "loadtest.bench.kafka_client", settings=settings)
     read_seconds = total + SETTLE_SECONDS + 2
     consumers = {
         region: [

@@ -119,8 +119,8 @@ def _single(mesh: MeshProcess) -> tuple[int, float]:
 def _batched(mesh: MeshProcess) -> tuple[int, float]:
     bootstrap = mesh.endpoints["regions"][REGION]["kafka"][0]
     records = BATCHED_PER_S * SECONDS
-    words = (bootstrap, "batched", batched.PARTITIONS, records, CLIENT_SECONDS_MAX)
-    reader = client_process.start("loadtest.bench.counting_client", *words)
+    words = ("count", bootstrap, "batched", batched.PARTITIONS, records, CLIENT_SECONDS_MAX)
+    reader = client_process.start("loadtest.bench.kafka_client", *words)
     try:
         client_process.said(reader)  # "ready"
         way = batched.Way(

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, NotYet, until
 from loadtest.scratch import scratch_directory
 
 LOOK_S: Final = 0.02
@@ -135,29 +135,29 @@ class Pool:
     async def all_told(self, change: str, names: Iterable[str], since: float) -> dict[str, dict[str, float]]:
         """Wait until every other living member was told this of every name; return when each was first, by name."""
         wanted, living = list(names), set(self.names())
-        deadline = time.monotonic() + self.options.patience_s
-        while True:
+
+        async def look() -> dict[str, dict[str, float]]:
             told: dict[str, dict[str, float]] = {name: {} for name in wanted}
             for row in self.changes:
                 if row.at >= since and row.change == change and row.name in told:
                     told[row.name].setdefault(row.member, row.at)
-            if all(living - {name} <= of_name.keys() for name, of_name in told.items()):
-                return told
-            await self._patience(deadline, f"not everybody is told {change} of {len(wanted)}")
+            if any(living - {name} - of_name.keys() for name, of_name in told.items()):
+                raise NotYet(f"not everybody is told {change} of {len(wanted)}")
+            return told
+
+        return await until(look, within_s=self.options.patience_s, every_s=LOOK_S)
 
     async def all_alive(self) -> float:
         """Wait until every member sees as many alive as there are; returns when (monotonic)."""
-        count, deadline = len(self.names()), time.monotonic() + self.options.patience_s
-        while True:
-            seen = [alive for part in self.parts for alive in (await part.ask(do="counts"))["alive"].values()]
-            if seen == [count] * count:
-                return time.monotonic()
-            await self._patience(deadline, f"not all see {count} members alive: {sorted(seen)}")
+        count = len(self.names())
 
-    async def _patience(self, deadline: float, what: str) -> None:
-        if time.monotonic() > deadline:
-            raise CampaignFailed(f"{what} after {self.options.patience_s:g} s")
-        await asyncio.sleep(LOOK_S)
+        async def look() -> float:
+            seen = [alive for part in self.parts for alive in (await part.ask(do="counts"))["alive"].values()]
+            if seen != [count] * count:
+                raise NotYet(f"not all see {count} members alive: {sorted(seen)}")
+            return time.monotonic()
+
+        return await until(look, within_s=self.options.patience_s, every_s=LOOK_S)
 
     async def close(self) -> None:
         """End every process."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.campaign.mesh import CampaignFailed, get_json
+from loadtest.campaign.mesh import CampaignFailed, NotYet, get_json, until
 from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.free_ports import HOST, free_ports
 
@@ -43,11 +41,13 @@ class BesideBroker(ChildProcess):
         await self.launch(
             PYTHON, "-P", "-m", "region", "--config", str(self.config_file), environment=older, own_session=True
         )
-        deadline = time.monotonic() + ANSWER_SECONDS_MAX
-        while await get_json(f"http://{self.listen['admin']}/v1/status") is None:
-            if self.ended_by_itself or time.monotonic() > deadline:
-                raise CampaignFailed(f"{self.name} does not answer, see {self.log_file}: {self.last_words()}")
-            await asyncio.sleep(0.05)
+
+        async def look() -> None:
+            if await get_json(f"http://{self.listen['admin']}/v1/status") is None:
+                said = f"{self.name} does not answer, see {self.log_file}: {self.last_words()}"
+                raise CampaignFailed(said) if self.ended_by_itself else NotYet(said)
+
+        await until(look, within_s=ANSWER_SECONDS_MAX, every_s=0.05)
 
 
 class JoinedBroker(BesideBroker):

@@ -6,19 +6,41 @@ import asyncio
 import os
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
 POLL_SECONDS: Final = 0.1
 COMMAND_S: Final = 60.0
 CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
+Found = TypeVar("Found")
 HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 
 
 class CampaignFailed(Exception):
     """The campaign itself could not go on: nothing was measured."""
+
+
+class NotYet(Exception):
+    """What is waited for is not so; the text says what is instead."""
+
+
+async def until(look: Callable[[], Awaitable[Found]], *, within_s: float, every_s: float = POLL_SECONDS) -> Found:
+    """Look again and again until it raises NotYet no more; return what it found. Raises CampaignFailed: it always does.
+
+    Args:
+        within_s: how long. every_s: what is between two looks.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return await look()
+        except NotYet as error:
+            if time.monotonic() > deadline:
+                raise CampaignFailed(f"{error} (for {within_s:g} s)") from error
+        await asyncio.sleep(every_s)
 
 
 async def run_command(

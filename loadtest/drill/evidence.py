@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from georelay import GeorelayError, Retry, Start
 from georelay.client.gateway_http import GatewayError, GatewayHttp, JsonObject
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, NotYet, until
 from loadtest.drill.load import name_of
 from loadtest.drill.mesh import DrillMesh
 from loadtest.drill.values import Branch, Home, StoredRecord
@@ -27,23 +27,22 @@ MOVE_RETRY_S: Final = 0.5
 
 async def until_control(mesh: DrillMesh, voters: int) -> str:
     """Wait until mesh control has so many voters that all answer; return the region that leads it (CampaignFailed)."""
-    why = ""
-    deadline = time.monotonic() + CONTROL_S
-    while time.monotonic() < deadline:
+
+    async def look() -> str:
         try:
             async with mesh.gateway() as client:
                 answer = await client.get("/v1/control")
         except GatewayError as error:
-            why = str(error)
-        else:
-            rows = [row for row in answer.get("replicas") or () if row.get("role") == "voter"]
-            alive = [row for row in rows if row.get("alive")]
-            leader = leading_region(answer)
-            if leader and len(alive) >= voters:
-                return leader
-            why = f"{len(alive)} of {len(rows)} voters answer, leader {leader or 'unknown'}"
-        await asyncio.sleep(POLL_S)
-    raise CampaignFailed(f"mesh control is not whole after {CONTROL_S:g} s: {why}")
+            raise NotYet(f"mesh control is not whole: {error}") from error
+        rows = [row for row in answer.get("replicas") or () if row.get("role") == "voter"]
+        alive = [row for row in rows if row.get("alive")]
+        leader = leading_region(answer)
+        if not leader or len(alive) < voters:
+            said = f"{len(alive)} of {len(rows)} voters answer, leader {leader or 'unknown'}"
+            raise NotYet(f"mesh control is not whole: {said}")
+        return leader
+
+    return await until(look, within_s=CONTROL_S, every_s=POLL_S)
 
 
 def leading_region(answer: JsonObject) -> str:
@@ -58,19 +57,17 @@ async def create_topic(mesh: DrillMesh, name: str, *, home: str, settings: dict[
     body = {"name": name, "partitions": 1, "homes": "one", "home": home, "settings": settings}
     async with mesh.gateway() as client:
         await client.post("/v1/topics", body)
-    deadline = time.monotonic() + READ_S
-    for region in mesh.regions:
-        while not await _knows(mesh, region, name):
-            if time.monotonic() > deadline:
-                raise CampaignFailed(f"{region} has not heard of topic {name} within {READ_S:g} s")
-            await asyncio.sleep(POLL_S)
 
+    async def known() -> None:
+        for region in mesh.regions:
+            try:
+                is_known = bool(await leader_of(mesh, region, name))
+            except GatewayError:
+                is_known = False
+            if not is_known:
+                raise NotYet(f"{region} has not heard of topic {name}")
 
-async def _knows(mesh: DrillMesh, region: str, topic: str) -> bool:
-    try:
-        return bool(await leader_of(mesh, region, topic))
-    except GatewayError:
-        return False
+    await until(known, within_s=READ_S, every_s=POLL_S)
 
 
 async def leader_of(mesh: DrillMesh, region: str, topic: str) -> str:
@@ -158,15 +155,15 @@ async def _exported(mesh: DrillMesh, region: str, topic: str, epoch: int) -> lis
 
 
 async def _asked(opened: Callable[[], GatewayHttp], path: str, query: dict[str, Any]) -> JsonObject:
-    deadline = time.monotonic() + ASK_S
-    while True:
+    async def ask() -> JsonObject:
         try:
             async with opened() as client:
                 return await client.get(path, query)
         except GatewayError as error:
-            if error.retry is Retry.NEVER or time.monotonic() > deadline:
-                raise CampaignFailed(f"{path}: {error}") from error
-            await asyncio.sleep(POLL_S)
+            said = f"{path}: {error}"
+            raise (CampaignFailed(said) if error.retry is Retry.NEVER else NotYet(said)) from error
+
+    return await until(ask, within_s=ASK_S, every_s=POLL_S)
 
 
 async def end_of(mesh: DrillMesh, region: str, topic: str) -> int:
@@ -185,14 +182,14 @@ async def end_of(mesh: DrillMesh, region: str, topic: str) -> int:
 
 async def until_equal(mesh: DrillMesh, topic: str) -> int:
     """Wait until all regions end at one offset, and return it (CampaignFailed)."""
-    deadline = time.monotonic() + READ_S
-    while True:
+
+    async def look() -> int:
         ends = {region: await end_of(mesh, region, topic) for region in mesh.regions}
-        if len(set(ends.values())) == 1 and min(ends.values()) > 0:
-            return min(ends.values())
-        if time.monotonic() > deadline:
-            raise CampaignFailed(f"after {READ_S:g} s the regions still end at different offsets: {ends}")
-        await asyncio.sleep(POLL_S)
+        if len(set(ends.values())) > 1 or min(ends.values()) <= 0:
+            raise NotYet(f"the regions still end at different offsets: {ends}")
+        return min(ends.values())
+
+    return await until(look, within_s=READ_S, every_s=POLL_S)
 
 
 async def read_back(mesh: DrillMesh, region: str, topic: str, end: int) -> list[StoredRecord]:

@@ -24,11 +24,10 @@ from typing import Any, Final
 import georelay
 from georelay.client.gateway_http import GatewayError, GatewayHttp
 from georelay.tls import TlsContexts, client_contexts
-from loadtest.campaign.mesh import CLI, CampaignFailed, run_command
+from loadtest.campaign.mesh import CLI, CampaignFailed, NotYet, run_command, until
 from loadtest.campaign.mesh import georelay as run_georelay
 
 READY_S: Final = 90.0
-POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +106,19 @@ class DrillMesh:
 
     async def until_ready(self, regions: Sequence[str] = (), *, timeout_s: float = READY_S) -> None:
         """Wait until every broker of these regions (none named: of all) is ready. Raises CampaignFailed."""
-        deadline = time.monotonic() + timeout_s
-        for region in regions or self.regions:
-            for row in range(len(self.endpoints["regions"][region]["admin"])):
-                while not await self._is_ready(region, row):
-                    if time.monotonic() > deadline:
-                        raise CampaignFailed(f"broker {row + 1} of {region} is not ready after {timeout_s:g} s")
-                    await asyncio.sleep(POLL_S)
 
-    async def _is_ready(self, region: str, row: int) -> bool:
-        try:
-            async with self.admin(region, row) as client:
-                return bool((await client.get("/v1/status")).get("ready"))
-        except GatewayError:
-            return False
+        async def look() -> None:
+            for region in regions or self.regions:
+                for row in range(len(self.endpoints["regions"][region]["admin"])):
+                    try:
+                        async with self.admin(region, row) as client:
+                            is_ready = bool((await client.get("/v1/status")).get("ready"))
+                    except GatewayError:
+                        is_ready = False
+                    if not is_ready:
+                        raise NotYet(f"broker {row + 1} of {region} is not ready")
+
+        await until(look, within_s=timeout_s)
 
     # --- breaking and mending -------------------------------------------------------------------------
 

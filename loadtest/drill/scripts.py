@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from georelay.client.gateway_http import GatewayError
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import NotYet, until
 from loadtest.drill import evidence
 from loadtest.drill.scene import AWAY_GEO, AWAY_REGION, HOME, How, Scene, Script, rest_of_fault
 
@@ -82,16 +82,16 @@ def broker_loss() -> Script:
 
 
 async def _leader(scene: Scene) -> str:
-    deadline = time.monotonic() + LEADER_S
-    while time.monotonic() < deadline:
+    async def look() -> str:
         try:
             leader = await evidence.leader_of(scene.mesh, scene.home, scene.topic)
         except GatewayError:
             leader = ""
-        if leader:
-            return leader
-        await asyncio.sleep(evidence.POLL_S)
-    raise CampaignFailed(f"{scene.topic} has no leader in {scene.home}")
+        if not leader:
+            raise NotYet(f"{scene.topic} has no leader in {scene.home}")
+        return leader
+
+    return await until(look, within_s=LEADER_S, every_s=evidence.POLL_S)
 
 
 def _since_s(at_ns: int) -> float:

@@ -19,12 +19,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from loadtest.campaign.mesh import NotYet, until
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.campaign import Fault
 from loadtest.load.engine_values import SHOWN, name_of
 from loadtest.load.file_kinds import FILE_KINDS
-from loadtest.load.replicas import committed, until
+from loadtest.load.replicas import SETTLE_S, committed
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -65,29 +66,31 @@ async def _flipped(stage: Stage, what: str) -> dict[str, str]:
     told = await stage.ask(stage.admins(region)[broker], f"/v1/topics/{topic}")
     group = told["partition_states"][0]["group"] if told else -1
 
-    async def no_file() -> str:
-        return "" if kind.choose(home, group, stage.rng) else f"{home} has no {name} to flip a bit of"
+    async def file() -> Path:
+        if (path := kind.choose(home, group, stage.rng)) is None:
+            raise NotYet(f"{home} has no {name} to flip a bit of")
+        return path
 
-    await until(no_file)
+    await until(file, within_s=SETTLE_S)
     async with _down(stage, broker, signal.SIGTERM if kind.stopped else signal.SIGKILL, runs_on=kind.running):
-        path = kind.choose(home, group, stage.rng)
-        assert path is not None, "there was one"
+        path = await file()
         said = log.stat().st_size
         before = _flip(path, stage.rng)
     reading = asyncio.create_task(_read(stage, broker, f"{topic}/0"))
     was_refused = False
 
-    async def wrong() -> str:
+    async def repaired() -> None:
         nonlocal was_refused
         if not was_refused and _refusals(log, said):
             await asyncio.to_thread(shutil.rmtree, home)
             was_refused = True
         if kind.restored and not (path.exists() and path.read_bytes() == before):
-            return f"{path} is not what it was"
-        return "" if await _is_whole(stage, region, broker, topic) else f"{region} is not whole after a flip of {what}"
+            raise NotYet(f"{path} is not what it was")
+        if not await _is_whole(stage, region, broker, topic):
+            raise NotYet(f"{region} is not whole after a flip of {what}")
 
     try:
-        await until(wrong)
+        await until(repaired, within_s=SETTLE_S)
     finally:
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
-from loadtest.campaign.mesh import CLI, CampaignFailed, run_command
-from loadtest.load.replicas import committed, note, until
+from loadtest.campaign.mesh import CLI, CampaignFailed, NotYet, run_command, until
+from loadtest.load.replicas import SETTLE_S, committed, note
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -68,28 +68,26 @@ async def _ends(stage: Stage) -> dict[str, dict[int, int]]:
 
 
 async def _until_there(stage: Stage, region: str, wanted: Ends) -> None:
-    async def wrong() -> str:
+    async def look() -> None:
         for topic, ends in wanted.items():
             found = await committed(stage, region, topic)
             if any(found.get(partition, 0) < end for partition, end in ends.items()):
-                return f"{topic} came to {found} instead of {ends} in {region}"
-        return ""
+                raise NotYet(f"{topic} came to {found} instead of {ends} in {region}")
 
-    await until(wrong)
+    await until(look, within_s=SETTLE_S)
 
 
 async def _audit(stage: Stage, topic: str) -> None:
     """Audit until it comes to an end: the load goes on, what is newest may not be everywhere yet (CampaignFailed)."""
 
-    async def wrong() -> str:
+    async def audit() -> None:
         words = (*CLI, "audit", topic, "--deep", "--endpoints", str(stage.endpoints_file))
         code, said, why = await run_command(words, within_s=AUDIT_S)
         if code not in AUDITED:
-            return f"the audit of {topic} reaches no end: {said}{why}"
+            raise NotYet(f"the audit of {topic} reaches no end: {said}{why}")
         note(stage, f"audit of {topic}", 0, compared=stage.regions, differ=stage.regions if code else ())
-        return ""
 
-    await until(wrong)
+    await until(audit, within_s=SETTLE_S)
 
 
 async def _digest(brokers: Sequence[str], topic: str, partition: int, end: int) -> str:

@@ -12,14 +12,13 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.joined_broker import BesideBroker, toml_of
-from loadtest.campaign.mesh import POLL_SECONDS, CampaignFailed, get_json
+from loadtest.campaign.mesh import CampaignFailed, NotYet, get_json, until
 from loadtest.mesh_process import MeshProcess
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -117,17 +116,14 @@ class OlderMesh(MeshProcess):
 
     async def _whole(self) -> None:
         """Wait until every broker is ready and hears all of its region. Raises CampaignFailed."""
-        deadline = time.monotonic() + WHOLE_S
-        for broker in self._all():
-            while not await self._is_whole(broker):
-                if time.monotonic() > deadline:
-                    raise CampaignFailed(f"{broker.name} is not whole after {WHOLE_S:g} s: {broker.last_words()}")
-                await asyncio.sleep(POLL_SECONDS)
 
-    async def _is_whole(self, broker: BesideBroker) -> bool:
-        status = await get_json(f"http://{broker.listen['admin']}/v1/status")
-        heard = sum(row["alive"] for row in status["brokers"]) if status else 0
-        return bool(status and status["ready"]) and heard == self._count
+        async def look() -> None:
+            for broker in self._all():
+                status = await get_json(f"http://{broker.listen['admin']}/v1/status")
+                if not status or not status["ready"] or sum(row["alive"] for row in status["brokers"]) < self._count:
+                    raise NotYet(f"{broker.name} is not whole: {broker.last_words()}")
+
+        await until(look, within_s=WHOLE_S)
 
     def _configure(self, own: BesideBroker, more: dict[str, Any]) -> None:
         """Write the configuration of a broker: every broker by its address, and `more` keys."""

@@ -11,18 +11,17 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, NotYet, until
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
 
 REPLICAS: Final = 3  # of a topic that does not say otherwise, where there are so many brokers
 SETTLE_S: Final = 180.0
-LOOK_S: Final = 0.1
 NICENESS: Final = 5  # whoever compares steps back, and on a machine without an idle moment it still ends
 Rows = list[dict[str, Any]]
 
@@ -34,32 +33,31 @@ async def wait_until_heard(stage: Stage, name: str, *, heard: bool) -> None:
         CampaignFailed: not within SETTLE_S.
     """
 
-    async def wrong() -> str:
+    async def look() -> None:
         rows = await _rows(stage, name.rpartition("-")[0], "/v1/brokers", "brokers", but=name)
-        is_so = any(row["id"] == stage.broker_id(name) and row["alive"] == heard for row in rows)
-        return "" if is_so else f"{name} is {'not heard' if heard else 'still heard'}"
+        if not any(row["id"] == stage.broker_id(name) and row["alive"] == heard for row in rows):
+            raise NotYet(f"{name} is {'not heard' if heard else 'still heard'}")
 
-    await until(wrong)
+    await until(look, within_s=SETTLE_S)
 
 
 async def wait_until_settled(stage: Stage) -> None:
     """Wait until every topic is where rule 1 wants it. Raises CampaignFailed: not within SETTLE_S."""
 
-    async def wrong() -> str:
+    async def look() -> None:
         for region in stage.regions:
             brokers = await _rows(stage, region, "/v1/brokers", "brokers")
             active = {row["id"] for row in brokers if row["state"] == "active"}
             if not active or any(row["moving"] for row in brokers):
-                return f"replicas move in {region}: {brokers}"
+                raise NotYet(f"replicas move in {region}: {brokers}")
             for topic in stage.campaign.topics:
                 for row in await _partitions(stage, region, topic.name) or [{}]:
                     replicas = row.get("replicas", ())
                     is_whole = len(replicas) == min(REPLICAS, len(active)) and active.issuperset(replicas)
                     if not (is_whole and row.get("is_settled", False) and row["leader"] > 0):
-                        return f"{topic.name} has not settled in {region}: {row}"
-        return ""
+                        raise NotYet(f"{topic.name} has not settled in {region}: {row}")
 
-    await until(wrong)
+    await until(look, within_s=SETTLE_S)
 
 
 async def compare(stage: Stage) -> None:
@@ -89,20 +87,20 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
         One row per partition: (partition, committed end, broker -> folder of its replica).
     """
     ends = await committed(stage, region, topic)
-    found: dict[int, dict[str, Path]] = {}
 
-    async def wrong() -> str:
-        found.clear()
+    async def look() -> dict[int, dict[str, Path]]:
+        found: dict[int, dict[str, Path]] = {}
         partitions = {row["partition"]: row for row in await _partitions(stage, region, topic)}
         for broker, rows in (await _streams(stage, region, topic)).items():
             for row in rows:
                 if row["partition"] in partitions and row["high_watermark"] >= ends.get(row["partition"], 0):
                     folder = stage.data_of(broker) / "groups" / str(partitions[row["partition"]]["group"])
                     found.setdefault(row["partition"], {})[broker] = folder
-        is_level = partitions and all(len(found.get(at, ())) == len(row["replicas"]) for at, row in partitions.items())
-        return "" if is_level else f"the replicas of {topic} in {region} do not come to {ends}"
+        if any(len(found.get(at, ())) < len(row["replicas"]) for at, row in partitions.items()) or not partitions:
+            raise NotYet(f"the replicas of {topic} in {region} do not come to {ends}")
+        return found
 
-    await until(wrong)
+    found = await until(look, within_s=SETTLE_S)
     return [(partition, ends.get(partition, 0), folders) for partition, folders in sorted(found.items())]
 
 
@@ -135,15 +133,6 @@ async def _rows(stage: Stage, region: str, path: str, key: str, *, but: str = ""
         if name != but and (answer := await stage.ask(address, path)) is not None:
             return list(answer[key])
     return []
-
-
-async def until(wrong: Callable[[], Awaitable[str]]) -> None:
-    """Look again and again until nothing is wrong. Raises CampaignFailed with what is."""
-    deadline = time.monotonic() + SETTLE_S
-    while said := await wrong():
-        if time.monotonic() > deadline:
-            raise CampaignFailed(f"{said} (for {SETTLE_S:g} s)")
-        await asyncio.sleep(LOOK_S)
 
 
 async def replicas_differ(folders: Mapping[str, Path], *, below: int) -> tuple[str, ...]:

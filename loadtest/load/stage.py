@@ -17,7 +17,7 @@ import aiohttp
 
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
 from loadtest.campaign.joined_broker import BesideBroker, JoinedBroker, NewRegion, broker_id
-from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay, get_json
+from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, CampaignFailed, NotYet, georelay, get_json, until
 from loadtest.campaign.phases_core import HEALED
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
@@ -140,13 +140,14 @@ class Stage:
             return await self.leader_of(name)
         if words == ANY_OF:
             return self.rng.choice(sorted(self.admins(name)))
-        deadline = time.monotonic() + LEADER_S
-        while time.monotonic() < deadline:
+
+        async def coordinator() -> str:
             told = await self.ask(self.endpoints["gateway"]["http"][0], f"/v1/queues/{name}")
-            if told and told["coordinator"] > 0:
-                return self.name_of(told["coordinator"])
-            await asyncio.sleep(POLL_SECONDS)
-        raise CampaignFailed(f"queue {name} has no coordinator for {LEADER_S:g} s")
+            if not told or told["coordinator"] <= 0:
+                raise NotYet(f"queue {name} has no coordinator")
+            return self.name_of(told["coordinator"])
+
+        return await until(coordinator, within_s=LEADER_S)
 
     async def leader_of(self, topic: str) -> str:
         """Return the broker that leads the first partition of a topic at its home, as soon as anybody there knows.
@@ -157,8 +158,9 @@ class Stage:
             CampaignFailed: nobody knows within LEADER_S.
         """
         everywhere = [admin for region in self.regions for admin in self.admins(region).values()]
-        path, deadline = f"/v1/topics/{topic}", time.monotonic() + LEADER_S
-        while time.monotonic() < deadline:
+        path = f"/v1/topics/{topic}"
+
+        async def leader() -> str:
             home = ""
             for address in everywhere:  # any broker knows the home; each region tells its own leader
                 if told := await self.ask(address, path):
@@ -166,13 +168,12 @@ class Stage:
                     break
             for address in self.admins(home).values() if home else ():
                 told = await self.ask(address, path)
-                leader = int(told["partition_states"][0]["leader"]) if told else 0
-                if leader > 0:
-                    name = self.name_of(leader)
-                    if not self.hold_file(name).exists():
-                        return name
-            await asyncio.sleep(POLL_SECONDS)
-        raise CampaignFailed(f"{topic} has no leader for {LEADER_S:g} s")
+                number = int(told["partition_states"][0]["leader"]) if told else 0
+                if number > 0 and not self.hold_file(name := self.name_of(number)).exists():
+                    return name
+            raise NotYet(f"{topic} has no leader")
+
+        return await until(leader, within_s=LEADER_S)
 
     def admins(self, region: str) -> dict[str, str]:
         """Return the HTTP addresses of a region's brokers by their names, of those that joined too."""
@@ -216,12 +217,13 @@ class Stage:
 
     async def gone(self, name: str) -> Path:
         """Wait until a broker that was killed has ended; return its data. Raises CampaignFailed: it does not end."""
-        deadline = time.monotonic() + GONE_S
-        while name in self.pids():
-            if time.monotonic() > deadline:
-                raise CampaignFailed(f"{name} was killed and is still there")
-            await asyncio.sleep(POLL_SECONDS)
-        return self.data_of(name)
+
+        async def look() -> Path:
+            if name in self.pids():
+                raise NotYet(f"{name} was killed and is still there")
+            return self.data_of(name)
+
+        return await until(look, within_s=GONE_S)
 
     def hold_file(self, name: str) -> Path:
         """Return the file that keeps a killed process down while it is there."""

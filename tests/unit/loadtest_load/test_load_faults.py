@@ -141,7 +141,7 @@ async def test_a_leader_that_is_held_down_is_none_any_more(told: Told) -> None:
 async def test_that_nobody_knows_a_leader_is_said_in_one_line(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "LEADER_S", 0.01)
     told.answers = {"us-2": None, "us-3": leads(-1)}
-    with pytest.raises(CampaignFailed, match=r"^orders has no leader for 0\.01 s$"):
+    with pytest.raises(CampaignFailed, match=r"^orders has no leader \(for 0\.01 s\)$"):
         await (await told.stage()).leader_of("orders")
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from loadtest.load.campaign import Users
 from loadtest.load.engine_values import REFUSED, Plan, WallClock
-from loadtest.load.publisher import GIVE_UP_S, Outgoing, Publisher
+from loadtest.load.publisher import Outgoing, Publisher
 
 REQUEST_TIMEOUT_MS: Final = 1_000
 ONCE_TIMEOUT_MS: Final = 20_000
@@ -30,7 +30,7 @@ class KafkaPublisher(Publisher):
         """Connect. Raises KafkaException: a topic cannot be had there."""
         super().__init__(plan, row, region, clock)
         self._history = self.writer(self.name)
-        self._producer = Producer(_settings(self.users, plan.bootstrap(region)) | dict(plan.settings))
+        self._producer = Producer(settings_of(self.users, plan.bootstrap(region)) | dict(plan.settings))
         for topic in self.topics:
             self._until_known(topic.name)
         self._ended = threading.Event()
@@ -79,8 +79,13 @@ class KafkaPublisher(Publisher):
             time.sleep(0.2)
 
 
-def _settings(users: Users, bootstrap: str) -> dict[str, Any]:
-    again = {"enable.idempotence": True, "message.timeout.ms": int(GIVE_UP_S * 1000)}
+def settings_of(users: Users, bootstrap: str) -> dict[str, Any]:
+    """Return the settings of librdkafka. Who sends again gives nothing up.
+
+    When a record's time is over, an idempotent producer goes on under a new epoch, and sends again what has no answer:
+    brokers cannot know that it is stored, and store it twice. What is not answered at the end makes a run INVALID.
+    """
+    again = {"enable.idempotence": True, "message.timeout.ms": 0}
     again |= {"request.timeout.ms": REQUEST_TIMEOUT_MS, "socket.timeout.ms": REQUEST_TIMEOUT_MS}
     once = {"enable.idempotence": False, "retries": 0, "message.timeout.ms": ONCE_TIMEOUT_MS}
     return {

@@ -17,6 +17,7 @@ from loadtest.load import wire_publisher
 from loadtest.load.books_core import books_of, differences_to_locust
 from loadtest.load.campaign import Campaign, Readers, Stage, Topic, Users
 from loadtest.load.engine_values import Plan, WallClock, value_of
+from loadtest.load.kafka_publisher import ONCE_TIMEOUT_MS, settings_of
 from loadtest.load.publisher import Outgoing
 from loadtest.load.reader import Progress, Reader, readers_of
 from loadtest.load.sources import SOURCES, Source, Spot, Taken
@@ -223,3 +224,11 @@ def test_members_share_their_group_in_turn(tmp_path: Path) -> None:
     made = readers_of(plan_of(tmp_path, Users(kind="kafka", topics=("orders",)), readers), WallClock(), is_final=False)
     assert [id(reader.progress) for reader in made[:2]] == [id(reader.progress) for reader in made[2:]]
     assert made[0].progress is not made[1].progress
+
+
+@pytest.mark.parametrize(("sends_again", "timeout_ms"), [(True, 0), (False, ONCE_TIMEOUT_MS)])
+def test_who_sends_again_gives_nothing_up_as_its_client_would_store_twice_what_came_before(
+    sends_again: bool, timeout_ms: int
+) -> None:
+    settings = settings_of(Users(kind="kafka", topics=("orders",), sends_again=sends_again), "a:1")
+    assert (settings["enable.idempotence"], settings["message.timeout.ms"]) == (sends_again, timeout_ms)

@@ -159,11 +159,16 @@ class KeptProcess(ChildProcess):
             self.kills += 1
 
     async def ends_well(self, within_s: float) -> bool:
-        """Ask it to end, again where it was started again; return whether it did. Raises what kept it from starting."""
-        deadline = asyncio.get_running_loop().time() + within_s
-        while not self._task.done() and asyncio.get_running_loop().time() < deadline:
+        """Ask it to end, again where it was started again; return whether it did. Raises what kept it from starting.
+
+        One that is asked while it starts dies of it: so the time until it is asked again doubles.
+        """
+        time, wait_s = asyncio.get_running_loop().time, ASK_AGAIN_S
+        deadline = time() + within_s
+        while not self._task.done() and (left_s := deadline - time()) > 0:
             self.send(signal.SIGTERM)
-            await asyncio.wait((self._task,), timeout=ASK_AGAIN_S)
+            await asyncio.wait((self._task,), timeout=min(wait_s, left_s))
+            wait_s *= 2
         if not self._task.done():
             return False
         self._task.result()

@@ -103,6 +103,16 @@ async def test_a_kept_program_that_dies_of_its_request_to_end_is_asked_again_unt
     await deaf.stop()
 
 
+async def test_a_kept_program_that_takes_longer_to_start_than_it_is_asked_again_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "ASK_AGAIN_S", 0.02)
+    slow = "import time; time.sleep(0.2); import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+    kept = KeptProcess("slow", lambda _: (PYTHON, "-c", f"{slow} signal.pause()"), log=tmp_path / "log")
+    await until(lambda: kept.is_running)
+    assert await kept.ends_well(60)
+
+
 @pytest.mark.parametrize("own_session", [True, False])
 async def test_a_client_hears_what_its_group_is_told_and_a_program_with_its_own_session_does_not(
     tmp_path: Path, own_session: bool

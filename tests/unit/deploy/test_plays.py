@@ -85,6 +85,13 @@ def test_every_task_says_what_it_is_for() -> None:
                 assert row.get("name"), f"{file.name}: {row}"
 
 
+def test_an_upgrade_that_fails_ends_when_the_mesh_is_whole_again_and_says_so_whatever_it_finds() -> None:
+    (rescue,) = (row["rescue"] for row in mappings(PLAYS / "tasks/upgrade.yml") if "rescue" in row)
+    last = rescue[-1]
+    assert [row["ansible.builtin.include_tasks"] for row in last["block"]] == ["whole.yml"]
+    assert "did not become ready" in last["always"][0]["ansible.builtin.fail"]["msg"]
+
+
 def test_units_that_ship_traces_are_those_of_deploy_systemd() -> None:
     (units,) = [row["loop"] for row in mappings(PLAYS / "roles/traces/tasks/main.yml") if "loop" in row]
     for unit in units:

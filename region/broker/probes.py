@@ -58,7 +58,8 @@ class _Reader:
         self._handle = stream.add_waiter(self.read)
 
     def read(self) -> None:
-        """Take what is there; what memory holds no more is skipped: it is older than any time-out."""
+        """Take what is there; what was deleted or memory holds no more is skipped: it is older than any time-out."""
+        self._offset = max(self._offset, self.stream.log_start)
         while self._offset < self.stream.last_stable_offset:
             entries = self.stream.read(self._offset, READ_BYTES)  # type: ignore[arg-type]
             if not entries:

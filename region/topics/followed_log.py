@@ -199,6 +199,14 @@ class FollowedLog:
         for callback in list(self._waiters.values()):
             callback()
 
+    def _wake_at_the_end(self) -> None:
+        """Wake everybody for the last time: one that fails then, and may be why this ends, keeps nobody from it."""
+        for callback in list(self._waiters.values()):
+            try:
+                callback()
+            except Exception:
+                log.exception("stream.reader_failed", stream=str(self.key))
+
     # --- state as bytes ---------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:

@@ -210,6 +210,6 @@ class Stream(SequencedStream):
         self._commits.fail(RaftIndex(0))
         self.lanes.fail(NotLeader())
         self.held.look()
-        self._wake()
+        self._wake_at_the_end()
         self.tail.clear()
         self.unnamed.close()

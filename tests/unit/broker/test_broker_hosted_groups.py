@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, Busy, DataDirectoryError
+from georelay.errors import BadRequest, Busy, DataDirectoryError, OffsetOutOfRange
 from georelay.ids import BrokerId, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.broker.hosted_groups import OPEN_TRIES_MAX, HostedGroups
@@ -278,6 +278,21 @@ async def test_a_replica_that_met_a_broken_invariant_is_reported_removed_and_beg
     assert node.groups.refused == {GROUP: "the chain does not fit"}
     await node.until(lambda: node.removed)
     assert node.reports == [5] and node.kept == [GROUP] and not node.open and not node.groups.streams
+    node.comes_back()
+    await node.until(lambda: node.groups.streams)
+    assert node.open == {GROUP} and not node.groups.refused
+
+
+async def test_a_reader_that_breaks_a_group_again_while_it_is_closed_hinders_no_new_replica(node: Node) -> None:
+    node.wants(node.shared())
+    await node.settled()
+
+    def broken() -> None:
+        raise OffsetOutOfRange("offset 0 is below the log start 905")
+
+    node.groups.streams[GROUP].add_waiter(broken)
+    node.groups.group_stopped(GROUP, "a reader broke it")
+    await node.until(lambda: node.removed)
     node.comes_back()
     await node.until(lambda: node.groups.streams)
     assert node.open == {GROUP} and not node.groups.refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Unavailable
+from georelay.errors import OffsetOutOfRange, Unavailable
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.trace.kinds import Operation, TraceKind
 from georelay.trace.schema import RECORDED_COLUMNS
@@ -213,7 +213,16 @@ class ProbeStream:
         return Offset(len(self.entries))
 
     def read(self, offset: int, max_bytes: int) -> list[Any]:
+        if offset < self.log_start:
+            raise OffsetOutOfRange(f"offset {offset} is below the log start {self.log_start}")
         return self.entries[offset:]
+
+    def skip(self, records: int) -> None:
+        """Be told, as the copy in a region that joins, that so many records were deleted before it came."""
+        self.entries += [None] * records
+        self.log_start = Offset(len(self.entries))
+        for waiter in list(self.waiters.values()):
+            waiter()
 
     def add_waiter(self, callback: Callable[[], None]) -> int:
         self.waiters[len(self.waiters)] = callback
@@ -322,6 +331,17 @@ async def test_a_record_that_is_no_probe_is_passed_over() -> None:
     cluster.streams["eu"].append(b"no batch", 0)
     await ours.stop()
     assert recorder.rows == []
+
+
+async def test_probes_that_their_origin_deleted_before_this_region_joined_are_passed_over() -> None:
+    recorder, cluster = Recorder(), Cluster(Clock())
+    ours = prober(cluster, recorder)
+    ours.tick()
+    recorder.rows.clear()
+    cluster.streams["eu"].skip(905)
+    cluster.streams["eu"].append(bytes(cluster.streams["us"].entries[0].payload), 0)
+    await ours.stop()
+    assert [(origin, what) for origin, _, _, what in outcomes(recorder)] == [("eu", "ok")]
 
 
 async def test_who_leads_no_longer_watches_no_longer() -> None:

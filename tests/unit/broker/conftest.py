@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import Homes, TopicSpec
 from region.log.filesystem import OsFileSystem
+from tests.conditions import until
 from tests.free_ports import free_addresses
 
 
@@ -60,24 +60,14 @@ def config_of(directory: Path) -> dict[str, Any]:
     }
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 15) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.005)
-    raise AssertionError("the condition did not come true in time")
-
-
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[[], dict[str, Any]]:
     return lambda: config_of(tmp_path)
 
 
-@pytest.fixture
-def until() -> Any:
-    return wait_until
+@pytest.fixture(name="until")
+def until_fixture() -> Any:
+    return until
 
 
 @pytest.fixture
@@ -89,7 +79,7 @@ def disk() -> FailingFileSystem:
 async def broker(tmp_path: Path, disk: FailingFileSystem) -> AsyncIterator[Broker]:
     made = Broker(BrokerConfig.model_validate(config_of(tmp_path)), file_system=disk)
     await made.start()
-    await wait_until(made.cluster.ready)
+    await until(made.cluster.ready)
     yield made
     await made.stop()
 
@@ -144,7 +134,7 @@ class Mesh:
         missing = [key for key in self.at if key not in self.running]
         self.running |= {key: Broker(self.config(*key)) for key in missing}
         await asyncio.gather(*(self.running[key].start() for key in missing))
-        await wait_until(lambda: all(broker.cluster.ready() for broker in self.running.values()))
+        await until(lambda: all(broker.cluster.ready() for broker in self.running.values()))
 
     async def stop(self) -> None:
         brokers, self.running = list(self.running.values()), {}

@@ -18,7 +18,8 @@ from mesh.distance import spread_core
 from region.broker import client_drain
 from region.broker.client_drain import PARTITIONS_PER_QUESTION, pages, read_leaders, serve_leaders
 from region.controller.topic import Homes, TopicSpec
-from tests.unit.broker.conftest import Mesh, wait_until
+from tests.conditions import until
+from tests.unit.broker.conftest import Mesh
 
 RECORDS = 30  # of each client before the drain
 
@@ -29,7 +30,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     await made.start()
     await made.running["us", 1].cluster.create_topic(TopicSpec(name="orders", partitions=2, home="us"))
     eu = made.running["eu", 1].cluster
-    await wait_until(lambda: eu.topic("orders") and all(eu.leader_of("orders", n) == 2001 for n in range(2)))
+    await until(lambda: eu.topic("orders") and all(eu.leader_of("orders", n) == 2001 for n in range(2)))
     yield made
     await made.stop()
 
@@ -37,7 +38,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
 async def sent_away(mesh: Mesh) -> None:
     us = mesh.running["us", 1].core
     us.drain.head_for("eu")
-    await wait_until(lambda: us.cluster.drain.is_open)
+    await until(lambda: us.cluster.drain.is_open)
 
 
 def taken(mesh: Mesh, region: str) -> int:
@@ -96,7 +97,7 @@ async def test_publishers_and_readers_of_other_makers_go_on_in_the_other_region_
                 producer.produce("orders", str(sent), on_delivery=done)
                 await other_producer.send_and_wait("orders", str(-1 - sent).encode())
                 sent += 1
-                await wait_until(are_acknowledged)
+                await until(are_acknowledged)
                 poll()
                 have_moved = sent > RECORDS and taken(mesh, "us") == us
 
@@ -104,7 +105,7 @@ async def test_publishers_and_readers_of_other_makers_go_on_in_the_other_region_
             poll()
             return min(len(read), len(other_read)) >= 2 * sent
 
-        await wait_until(are_done, 60)
+        await until(are_done, 60)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     consumer.close()

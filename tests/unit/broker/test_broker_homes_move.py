@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, Published
 from mesh.replication.publish import Publish
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+from tests.conditions import until
 
 _BENCHES = Path(__file__).parents[1] / "topics" / "conftest.py"
 
@@ -155,12 +156,6 @@ class Mesh:
                 await asyncio.sleep(0.01)
         ends = {self[number].stream.applied_end.digest for number in within}
         assert len(ends) == 1
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

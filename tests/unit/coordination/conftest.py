@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +26,7 @@ from region.coordination.part import CommandError, Part
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt
 from region.topics.committed_tail import TailBudget
+from tests.conditions import until
 from tests.free_ports import free_addresses
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(1), 3)
@@ -274,19 +274,9 @@ class ThreeBrokers:
             await asyncio.sleep(0.05)
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition did not come true in time")
-
-
-@pytest.fixture
-def until() -> Any:
-    return wait_until
+@pytest.fixture(name="until")
+def until_fixture() -> Any:
+    return until
 
 
 @pytest.fixture
@@ -310,7 +300,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 async def three_brokers(directory: Path) -> AsyncIterator[ThreeBrokers]:
     made = ThreeBrokers(directory)
     await made.start(1, 2, 3)
-    await wait_until(made.all_ready)
+    await until(made.all_ready)
     yield made
     await made.stop(*list(made.running))
 

@@ -24,6 +24,7 @@ from mesh.gossip.member import OUR_VERSIONS, Member, MemberState
 from mesh.gossip.pool_member import Listeners
 from mesh.gossip.tags import encode_tags
 from mesh.gossip.timing import LOCAL
+from tests.conditions import until
 
 
 def folded(raw: bytes) -> bytes:
@@ -76,12 +77,6 @@ async def server() -> Any:
     await serving.start()
     yield sock.getsockname(), counts, serving
     await serving.close()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_connections_that_say_nothing_do_not_keep_others_out(server: Any) -> None:

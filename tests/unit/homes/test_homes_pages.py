@@ -36,6 +36,7 @@ from region.homes.home_requests import (
 from region.homes.move_desk import MoveAsked, MoveDesk
 from region.homes.part import HomesPart
 from region.homes.reports import MoveReport
+from tests.conditions import until
 from tests.tiers import first
 
 ONE, TWO, THREE = REGIONS = (RegionNumber(1), RegionNumber(2), RegionNumber(3))
@@ -251,12 +252,6 @@ class Running:
     async def __aexit__(self, *_: object) -> None:
         self.desk.stop()
         self.driver.stop()
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def forced(mesh: Mesh, desk: MoveDesk) -> MoveReport:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +28,7 @@ from region.kafka.connection import ConnectionLimits
 from region.kafka.handlers import metadata as metadata_module
 from region.kafka.request_memory import RequestMemory
 from region.kafka.unread_answers import ROOM_BYTES_MIN, UNREAD_S, UnreadAnswers
+from tests.conditions import until
 
 MORE = ApiKey.API_VERSIONS
 
@@ -36,12 +36,6 @@ MORE = ApiKey.API_VERSIONS
 @pytest.fixture(autouse=True)
 def swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "SWEEP_S", 0.02)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def produce_start(size_bytes: int, sent: int) -> bytes:

@@ -18,6 +18,7 @@ from mesh.replication.ports import Answer, JsonObject, Published, SkipPoint
 from mesh.replication.receiver_core import recheck_at_apply
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest, next_digest
+from tests.conditions import until
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(0), 0)
 
@@ -357,13 +358,6 @@ class TwoRegions:
     wire: TcpForwarder
 
 
-async def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait for a condition that the loop brings about."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def identity(broker: int, mesh_id: str = "test-mesh") -> MeshIdentity:
     region = RegionNumber(broker // 1000)
     return MeshIdentity(mesh_id=mesh_id, region=f"r{region}", region_number=region, broker_id=BrokerId(broker))
@@ -402,9 +396,9 @@ async def join() -> AsyncIterator[Callable[..., Any]]:
         await broker.links.stop()
 
 
-@pytest.fixture
-def until() -> Callable[..., Any]:
-    return wait_until
+@pytest.fixture(name="until")
+def until_fixture() -> Any:
+    return until
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,18 +10,9 @@ import pytest
 from georelay.ids import BrokerId, GroupId
 from region.multiraft.balancer import LeaderBalancer
 from region.multiraft.balancer_core import SETTLE_MS
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 class SkewedClock:

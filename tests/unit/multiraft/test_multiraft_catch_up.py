@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +15,9 @@ from region.multiraft import catch_up
 from region.multiraft.machine import InvariantBroken
 from region.multiraft.transport import FrameKind
 from region.raft.core import RaftConfig
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 async def founded(region: Any, **settings: Any) -> list[Any]:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 from georelay.ids import GroupId
 from region.multiraft.replica_keeper_core import ReplicaTarget
 from region.multiraft.replicas import ReplicaKeeper
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 async def test_an_empty_disk_that_a_leader_still_takes_for_the_former_one_waits_until_it_is_added(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,18 +10,9 @@ from georelay.clock import SystemClock
 from georelay.ids import GroupId
 from region.multiraft.hand_over import hand_all_over
 from region.raft.core import RaftNode, TimeoutNow
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 async def test_a_group_whose_heir_did_not_stand_for_election_is_offered_again(

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 from georelay.ids import GroupId, Offset
 from georelay.wire.batch import RecordDraft, build_batch
 from mesh.replication.publish import Publish
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.005)
-    raise AssertionError("the condition did not come true in time")
 
 
 def leader(brokers: list[Any], group: GroupId = GROUP) -> Any:

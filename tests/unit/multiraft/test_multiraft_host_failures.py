@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,19 +15,10 @@ from mesh.replication.publish import Publish
 from region.multiraft.heartbeat import Beat, encode_ack, encode_beat
 from region.multiraft.leader_book import encode_hints
 from region.multiraft.peers import FrameKind
+from tests.conditions import until
 
 GROUP = GroupId(1)
 PEER = BrokerId(1002)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.005)
-    raise AssertionError("the condition did not come true in time")
 
 
 def publish(broker: Any, group: GroupId = GROUP) -> asyncio.Future[Any]:

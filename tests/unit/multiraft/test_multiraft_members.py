@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +12,9 @@ from georelay.errors import GeorelayError, NotLeader, Unavailable
 from georelay.ids import BrokerId, GroupId
 from region.multiraft.replica_keeper_core import ReplicaTarget
 from region.multiraft.replicas import ReplicaKeeper
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 class Keepers:

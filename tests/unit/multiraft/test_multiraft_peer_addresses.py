@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -16,6 +16,7 @@ from region.multiraft.peer_hello import encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.multiraft.transport import Address
+from tests.conditions import until
 from tests.free_ports import free_port
 
 ME, PEER, OTHER = BrokerId(1001), BrokerId(1002), BrokerId(1003)
@@ -41,12 +42,6 @@ def transport(me: BrokerId, listen: Address, peers: dict[BrokerId, Address]) -> 
     return PeerTransport(
         me=me, mesh_id="test", disk=bytes(16), listen=listen, peers=peers, receiver=Deaf(), rng=random.Random(1)
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)

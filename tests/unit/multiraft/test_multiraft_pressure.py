@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 from georelay.ids import GroupId
@@ -12,19 +11,10 @@ from region.multiraft import host as host_module
 from region.multiraft.disk_watch import DiskPace, DiskWatch
 from region.multiraft.transport import FrameKind
 from region.multiraft.watchdog import Watchdog
+from tests.conditions import until
 
 GROUP = GroupId(1)
 MS = 1_000_000
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 async def founded(region: Any, **settings: Any) -> Any:

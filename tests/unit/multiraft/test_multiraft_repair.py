@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +15,9 @@ from region.log.errors import LogCorrupt, LogUnreadable
 from region.multiraft.bulk_client import BulkFailed
 from region.multiraft.bulk_wire import SegmentRow
 from region.multiraft.repair import _covering
+from tests.conditions import until
 
 GROUP = GroupId(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError("the condition did not come true in time")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from mesh.listening import http_site
 from mesh.listening.acceptor import Acceptor, cut_off
 from mesh.listening.admission_core import AdmissionLimits, Refusal
 from mesh.listening.http_site import HttpSite
+from tests.conditions import until
 
 Start = Callable[..., Any]
 
@@ -60,12 +61,6 @@ async def ask(port: int, **options: Any) -> bytes:
         writer.close()
         with suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_plain_connection_is_served_and_counted(start: Start) -> None:

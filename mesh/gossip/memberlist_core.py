@@ -221,8 +221,8 @@ class Memberlist:
 
     @property
     def _has_news(self) -> bool:
-        """Whether there is something to tell, or to find out that it was told."""
-        return self._outbox.has_rumours or self._membership.own_ticket != 0
+        """Whether there is something to tell, and somebody to hear it, or to find out that it was told."""
+        return (self._outbox.has_rumours and len(self._roster) > 1) or self._membership.own_ticket != 0
 
     def tick(self, now: float) -> None:
         """Do what is due."""

@@ -103,15 +103,20 @@ class RaftLinks:
             if number != self._me and replica not in self._wires:
                 self._wires[replica] = _Wire(broker, mine=self._new_session())
 
-    def look(self) -> None:
-        """Notice links that came and went; greet replicas whose session is not known. Call it about every tick."""
+    def look(self) -> bool:
+        """Notice links that came and went; greet replicas whose session is not known. Call it about every tick.
+
+        Returns:
+            whether every replica is connected.
+        """
         if not self._running:
-            return
+            return True
         for replica, wire in self._wires.items():
             if wire.connected:
                 self._look_at(replica, wire)
             if not wire.connected:
                 self._greet(replica, wire)
+        return all(wire.connected for wire in self._wires.values())
 
     def send(
         self, peer: BrokerId, lane: Lane, kind: FrameKind, parts: Sequence[Part], *, can_wait: bool = False

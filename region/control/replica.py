@@ -51,6 +51,7 @@ FOLDER: Final = "control"
 RETIRED: Final = "retired"
 BULK_BEHIND_BYTES: Final = 1 << 40  # never: a manifest and the entries after it are small
 ELECTION_TICKS: Final = 10  # as region.multiraft.group has it
+SETTLED_LOOK_TICKS: Final = 2  # between two looks at links while all are there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class ControlReplica:
         self._led = led
         self._stopped = stopped
         self._group: Group | None = None
-        self._target: tuple[int, ReplicaTarget] | None = None
+        self._target: tuple[int, dict[GroupId, ReplicaTarget]] = (-1, {})
         self._was_leader = False
         self.runs = True  # until its group stops on damage or a broken invariant
         self.led_once = asyncio.Event()
@@ -328,8 +329,10 @@ class ControlReplica:
         self.links.know({row.replica: row.broker for row in self._rows()})
 
     def _look_at_links(self) -> None:
-        self._ticker = asyncio.get_running_loop().call_later(pause_s(self.host.tick_ms / 1000), self._look_at_links)
-        self.links.look()
+        ticks = SETTLED_LOOK_TICKS if self.links.look() else 1
+        self._ticker = asyncio.get_running_loop().call_later(
+            pause_s(ticks * self.host.tick_ms / 1000), self._look_at_links
+        )
 
     def _commands_applied(self) -> None:
         members = self.state.members
@@ -361,12 +364,12 @@ class ControlReplica:
         members = self.state.members
         if not self.state.has_begun:
             return {}
-        if self._target is None or self._target[0] != members.index:
+        if self._target[0] != members.index:
             voters, learners = members.targets()
             recorded = (_ids(members.voters), _ids(members.learners))
             target = ReplicaTarget(voters=_ids(voters), learners=_ids(learners), recorded=recorded)
-            self._target = (members.index, target)
-        return {CONTROLLER_GROUP: self._target[1]}
+            self._target = (members.index, {CONTROLLER_GROUP: target})
+        return self._target[1]  # the same object while nothing has changed: then a look costs nothing
 
     async def _report_members(
         self, _: GroupId, voters: tuple[BrokerId, ...], learners: tuple[BrokerId, ...], generation: int, index: int

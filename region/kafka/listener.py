@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.limits import KAFKA_CONNECTIONS_MAX
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.listeners import ListenerParts
@@ -71,7 +72,7 @@ class KafkaListener:
             OSError: the address cannot be bound.
         """
         self._port = await self._acceptor.start(self._host, self._port)
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(pause_s(SWEEP_S), self._sweep)
         log.info("kafka_listener.started", host=self._host, port=self._port)
         return self._port
 
@@ -146,4 +147,4 @@ class KafkaListener:
             if connection.is_served and not sign_in.is_still_valid(connection.principal):
                 log.info("kafka_connection.user_ended", peer=connection.peer, user=connection.principal.user)
                 connection.close()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(pause_s(SWEEP_S), self._sweep)

@@ -149,6 +149,12 @@ async def test_a_lost_link_is_told_and_begins_with_another_session(pair: Pair) -
     assert len(connections) == 2
 
 
+async def test_a_look_says_whether_every_replica_is_there_so_that_the_next_one_may_come_later(pair: Pair) -> None:
+    assert pair.links[1].look()
+    pair.links[1].know({1: BrokerId(1001), 2: BrokerId(2001), 3: BrokerId(3001)})
+    assert not pair.links[1].look()
+
+
 async def test_a_link_that_is_back_at_once_begins_anew_all_the_same(pair: Pair) -> None:
     pair.open = False
     pair.links[1].look()

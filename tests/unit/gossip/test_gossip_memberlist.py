@@ -367,6 +367,13 @@ def test_a_round_of_gossip_without_rumours_wakes_nobody_and_the_next_rumour_leav
     assert table.list.next_due() == table.now + LAN.gossip_interval_s
 
 
+def test_who_is_alone_with_its_rumours_has_no_rounds_of_gossip() -> None:
+    table = Table(0)
+    table.pass_time(3.2)
+    table.above.rumours = [b"news"]
+    assert table.list.next_due() == table.list._timers_due()
+
+
 def test_the_dead_are_forgotten_after_a_while() -> None:
     table = Table(2)
     table.receive(c.Dead(incarnation=1, name="m0", accuser="m0"))

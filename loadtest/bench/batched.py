@@ -19,6 +19,7 @@ from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.mesh_process import MeshProcess
 
 RECORDS_PER_PRODUCER = 400_000
+VALUE_BYTES = 100
 LINGER_MS = 5
 PRODUCERS = 2
 PARTITIONS = 6
@@ -38,6 +39,7 @@ class Way:
         topic: that must be there.
         is_idempotent, linger_ms, settings: of the producers; settings: how they connect.
         rate_per_second, records: of each of them; rate 0: as fast as it can.
+        value_bytes: of a record.
     """
 
     label: str
@@ -48,6 +50,7 @@ class Way:
     settings: Settings = field(default_factory=dict)
     rate_per_second: int = 0
     records: int = RECORDS_PER_PRODUCER
+    value_bytes: int = VALUE_BYTES
 
 
 class Cost(NamedTuple):
@@ -126,7 +129,7 @@ def _cost_of(way: Way) -> Cost:
 
 def produce(way: Way) -> float:
     """Run the producers; return the seconds of the slower one. Raises RuntimeError: not every record was stored."""
-    numbers = (way.records, int(way.is_idempotent), way.rate_per_second, way.linger_ms)
+    numbers = (way.records, int(way.is_idempotent), way.rate_per_second, way.linger_ms, way.value_bytes)
     bootstrap = ",".join(way.mesh.endpoints["regions"]["us"]["kafka"])
     words = ("loadtest.bench.kafka_client", "bulk", bootstrap, way.topic, *numbers)
     running = [client_process.start(*words, settings=way.settings) for _ in range(PRODUCERS)]

@@ -3,8 +3,8 @@
 `python -m loadtest.bench.kafka_client ROLE BOOTSTRAP TOPICS NUMBERS`; each prints one JSON line at its end. How they
 connect is in their environment (loadtest.bench.client_settings). A reader reads from the end on, by assignment.
 
-`bulk ... RECORDS IDEMPOTENT RATE LINGER_MS` publishes records of 100 bytes to one topic; IDEMPOTENT is 1 or 0, RATE
-records per second (0: as fast as it can).
+`bulk ... RECORDS IDEMPOTENT RATE LINGER_MS BYTES` publishes records of so many bytes to one topic; IDEMPOTENT is 1 or
+0, RATE records per second (0: as fast as it can).
 `produce ... PARTITIONS RATE SECONDS` sends one record at a time, round all partitions of the topics, each with its
 intended send time (monotonic ns, one clock for all processes of a host) in front of the value.
 `consume ... PARTITIONS SECONDS [SHARE OF]` counts latency from that time, so a slow broker cannot hide behind a waiting
@@ -27,7 +27,6 @@ from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from loadtest.bench.client_settings import from_environment
 from loadtest.quantile_core import quantile
 
-VALUE: Final = b"x" * 100
 STAMP_CHARS: Final = 20
 PADDING: Final = b"x" * 80
 FLUSH_S: Final = 120
@@ -40,7 +39,13 @@ POSITIONED_S: Final = 2.0  # the first fetch asks where the end is
 
 
 def bulk(
-    bootstrap: str, topics: list[str], records: int, idempotent: int, rate_per_second: int, linger_ms: int
+    bootstrap: str,
+    topics: list[str],
+    records: int,
+    idempotent: int,
+    rate_per_second: int,
+    linger_ms: int,
+    value_bytes: int,
 ) -> dict[str, Any]:
     """Publish so many records; acks=all, batch 1 MiB."""
     outcome = {"acknowledged": 0, "failed": 0}
@@ -61,6 +66,7 @@ def bulk(
         }
     )
     (topic,) = topics
+    value = b"x" * value_bytes
     producer.list_topics(topic, timeout=10)
     began = time.monotonic()
     for number in range(records):
@@ -68,7 +74,7 @@ def bulk(
             time.sleep(max(0.0, began + number / rate_per_second - time.monotonic()))
         while True:
             try:
-                producer.produce(topic, VALUE, on_delivery=delivered)
+                producer.produce(topic, value, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.005)

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--losses", default=",".join(congestion.LOSSES))
     parser.add_argument("--jars", default="", help="landing: folder with Kafka's jars, as `make interop-java` brings")
     parser.add_argument("--count", type=int, default=20, help="step, return: connections; cuts: how many")
+    parser.add_argument("--gateway", default="us", help="step, return: whose gateway the connections ask")
     parser.add_argument("--rate", type=float, default=300.0, help="cuts: records per second")
     options = parser.parse_args()
     if options.what != "congestion":
@@ -61,8 +62,8 @@ async def _lines(bed: GatewayBed, options: argparse.Namespace) -> AsyncIterator[
             yield line
         return
     found = {
-        "step": lambda: moving.step(bed, count=options.count),
-        "return": lambda: moving.come_back(bed, count=options.count),
+        "step": lambda: moving.step(bed, count=options.count, gateway=options.gateway),
+        "return": lambda: moving.come_back(bed, count=options.count, gateway=options.gateway),
         "cuts": lambda: moving.cuts(bed, count=options.count, rate=options.rate),
     }[options.what]()
     async for line in found:

@@ -85,9 +85,9 @@ class Clients:
                 print(f"    {line.rstrip()}", file=sys.stderr)
 
 
-async def step(bed: GatewayBed, *, count: int) -> AsyncIterator[str]:
+async def step(bed: GatewayBed, *, count: int, gateway: str) -> AsyncIterator[str]:
     """Make the path of edge and us 30 ms longer, so that eu is nearer by 10 ms; tell who moves and when."""
-    async with _followers(bed, count) as clients:
+    async with _followers(bed, count, gateway) as clients:
         await asyncio.sleep(SETTLED_S)
         yield f"before: {_shares(clients, time.monotonic_ns())}"
         at_ns = await bed.wan_at_ns("slow", EDGE, "us", "--rtt", f"{STEP_MS}ms")
@@ -99,9 +99,9 @@ async def step(bed: GatewayBed, *, count: int) -> AsyncIterator[str]:
         yield f"moves of each: {sorted(map(len, moved.values()))}; now {_shares(clients, time.monotonic_ns())}"
 
 
-async def come_back(bed: GatewayBed, *, count: int) -> AsyncIterator[str]:
+async def come_back(bed: GatewayBed, *, count: int, gateway: str) -> AsyncIterator[str]:
     """Cut us off for a moment; tell when its clients leave, and when they are back."""
-    async with _followers(bed, count) as clients:
+    async with _followers(bed, count, gateway) as clients:
         await asyncio.sleep(GONE_S)
         yield f"before: {_shares(clients, time.monotonic_ns())}"
         at_ns = await bed.wan_at_ns("cut", "us")
@@ -119,9 +119,7 @@ async def come_back(bed: GatewayBed, *, count: int) -> AsyncIterator[str]:
 
 async def cuts(bed: GatewayBed, *, count: int, rate: float) -> AsyncIterator[str]:
     """Cut off the region that clients are in, again and again, under load; tell how long nothing came."""
-    topic = {"name": TOPIC, "partitions": 1, "home": HOME}
-    await asyncio.to_thread(bed.ask, "/v1/topics", topic)
-    await _drain_home(bed)
+    await _prepare(bed)
     clients = Clients()
     for kind in WORKERS:
         clients.start(bed, _task(bed, kind, rate=rate / len(WORKERS)))
@@ -150,10 +148,10 @@ async def cuts(bed: GatewayBed, *, count: int, rate: float) -> AsyncIterator[str
 
 
 @asynccontextmanager
-async def _followers(bed: GatewayBed, count: int) -> AsyncIterator[Clients]:
-    await _drain_home(bed)
+async def _followers(bed: GatewayBed, count: int, gateway: str) -> AsyncIterator[Clients]:
+    await _prepare(bed)
     clients = Clients()
-    clients.start(bed, _task(bed, "followers", count=count))
+    clients.start(bed, _task(bed, "followers", count=count, gateway=gateway))
     try:
         async with asyncio.timeout(START_S):
             while sum(regions_at(clients.events, time.monotonic_ns()).values()) < count:
@@ -163,7 +161,9 @@ async def _followers(bed: GatewayBed, count: int) -> AsyncIterator[Clients]:
         await asyncio.to_thread(clients.end)
 
 
-async def _drain_home(bed: GatewayBed) -> None:
+async def _prepare(bed: GatewayBed) -> None:
+    """Make the topic, and let its home be no choice."""
+    await asyncio.to_thread(bed.ask, "/v1/topics", {"name": TOPIC, "partitions": 1, "home": HOME})
     await asyncio.to_thread(bed.ask, "/v1/routes/drain", {"subject": HOME, "value": "clients"})
     async with asyncio.timeout(START_S):
         for region in REGIONS:
@@ -175,9 +175,11 @@ def _http(bed: GatewayBed, region: str) -> str:
     return f"{bed.address(region)}:{HTTP_PORT}"
 
 
-def _task(bed: GatewayBed, kind: str, **more: Any) -> Task:
+def _task(bed: GatewayBed, kind: str, *, gateway: str = TURNS[0], **more: Any) -> Task:
+    """Return a task whose first gateway is that of a region."""
+    places = sorted((*TURNS, HOME), key=lambda region: region != gateway)
     hosts = {bed.address(region, 1): region for region in REGIONS}
-    gateways = [(f"https://{_http(bed, region)}", f"{bed.address(region)}:{KAFKA_PORT}") for region in (*TURNS, HOME)]
+    gateways = [(f"https://{_http(bed, region)}", f"{bed.address(region)}:{KAFKA_PORT}") for region in places]
     password = bed.credentials.partition(":")[2]
     return Task(kind=kind, gateways=gateways, hosts=hosts, password=password, ca=str(bed.ca), **more)
 

@@ -43,7 +43,7 @@ class Task:
     """What a client does.
 
     Args:
-        kind: "confluent-kafka", "aiokafka", "SDK", or "followers": `count` connections of the SDK that do nothing.
+        kind: "confluent-kafka", "aiokafka", "SDK", or "followers": `count` connections of the SDK that wait.
         gateways: the HTTP and the Kafka address of each, the nearest first. hosts: region by host of its brokers.
     """
 
@@ -256,13 +256,15 @@ async def sdk(task: Task, diary: Diary, over: Over) -> None:
 
 
 async def followers(task: Task, diary: Diary, over: Over) -> None:
-    """Connections that do nothing: each asks its gateway every half minute, as every connection of the SDK does."""
+    """Connections that read a topic in which nothing comes: who does nothing at all need not notice a loss."""
     async with AsyncExitStack() as stack:
         names = [f"follower-{number}" for number in range(task.count)]
         connections = {
             name: await stack.enter_async_context(georelay.connect(task.gateways[0][0], **_login(task), client=name))
             for name in names
         }
+        for connection in connections.values():
+            await stack.enter_async_context(connection.consumer([TOPIC]))
         known: dict[str, str] = {}
         while not over.reading.is_set():
             for name, connection in connections.items():

@@ -2,8 +2,8 @@
 
 congestion  one bare TCP connection under reno, cubic and BBR; no mesh runs
 landing     in which region every client lands, from every region, by every way in (JARS: also Java)
-step        a path gets 30 ms longer: who moves, when, how often (11 minutes)
-return      a region is cut off and comes back: who leaves it, who returns and when (9 minutes)
+step        a path gets 30 ms longer: who moves, when, how often (14 minutes)
+return      a region is cut off and comes back: who leaves it, who returns and when (8 minutes)
 cuts        regions are cut off under load: how long nothing comes, what is lost or comes twice (25 s a cut)
 
 Needs what `georelay wan up` needs, all but the first as root; see docs/development/wan.md.

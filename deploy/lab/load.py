@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 PARTITIONS: Final = 3
 DRAIN_S: Final = 120
@@ -133,11 +132,9 @@ def main() -> int:
     parser.add_argument("--settings", type=Path, required=True, help="JSON: settings of librdkafka for both clients")
     parser.add_argument("--rate", type=int, default=500, help="records per second")
     parser.add_argument("--topic", default="orders")
-    parser.add_argument("--regions", type=int, default=1, help="that a record is in before it is acknowledged")
     parser.add_argument("--times", type=Path, required=True, help="written at the end: doubles, seconds since 1970")
     options = parser.parse_args()
     settings = json.loads(options.settings.read_text())
-    _create(settings, options.topic, options.regions)
     books = Books()
     clients = Clients(settings, options.topic)
     _send(clients, books, topic=options.topic, rate=options.rate, times=options.times)
@@ -149,13 +146,6 @@ def main() -> int:
     clients.consumer.close()
     print(json.dumps(books.verdict()), flush=True)
     return 0
-
-
-def _create(settings: dict[str, Any], topic: str, regions: int) -> None:
-    admin = AdminClient(settings)
-    wanted = NewTopic(topic, PARTITIONS, -1, config={"min.insync.regions": str(regions)})
-    for created in admin.create_topics([wanted], operation_timeout=30).values():
-        created.result(60)
 
 
 def _send(clients: Clients, books: Books, *, topic: str, rate: int, times: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from deploy.lab.hosts import Host
 from deploy.lab.layout import HOME
+from deploy.lab.load import PARTITIONS
 from deploy.lab.needs import ROOT, LabError, ansible
 
 PLAYS: Final = ROOT / "deploy" / "ansible"
@@ -143,15 +144,25 @@ class Operator:
             raise LabError(f"georelay {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
-    def start_load(self, rate: int) -> None:
-        """Make a user that may use the topic orders, and start one producer and one consumer through the gateway."""
+    def make_topic(self, *, regions: int) -> None:
+        """Make the topic orders, at home in the region that is lost later, and a user that may use it.
+
+        Args:
+            regions: that have a record before it is acknowledged.
+        """
+        where = ["--partitions", str(PARTITIONS), "--home", HOME, "--set", f"min.insync.regions={regions}"]
+        self.verb("topics", "create", "orders", *where)
         self.verb("users", "add", "load", given=f"{PASSWORD}\n")
-        everything = [word for right in ("read", "write", "create", "describe") for word in ("--operation", right)]
+        everything = [word for right in ("read", "write", "describe") for word in ("--operation", right)]
         self.verb("acls", "add", "--principal", "User:load", *everything, "--resource", "topic", "--name", "orders")
         self.verb(
             "acls", "add", "--principal", "User:load", "--operation", "read", "--resource", "group", "--name", "lab"
         )
+
+    def start_load(self, rate: int) -> None:
+        """Start one producer and one consumer of the topic orders through the gateways."""
         gateways = [plan for name in self.members if not (plan := self.hosts[name].plan).has_disk]
+        self.make_topic(regions=min(2, len({plan.region for plan in gateways})))
         settings = {
             "bootstrap.servers": ",".join(f"{plan.address}:{GATEWAY_KAFKA}" for plan in gateways),
             "security.protocol": "sasl_ssl",
@@ -162,8 +173,7 @@ class Operator:
         }
         (self.scratch / "clients.json").write_text(json.dumps(settings))
         words = [sys.executable, "-m", "deploy.lab.load", "--settings", str(self.scratch / "clients.json")]
-        regions = min(2, len({plan.region for plan in gateways}))
-        words += ["--rate", str(rate), "--times", str(self.scratch / "times"), "--regions", str(regions)]
+        words += ["--rate", str(rate), "--times", str(self.scratch / "times")]
         errors = (self.scratch / "load.log").open("w")
         self._load = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from deploy.lab.layout import HOME
 from deploy.lab.load import PARTITIONS, Books, Clients
-from deploy.lab.operator import changes, last_message
+from deploy.lab.operator import Operator, changes, last_message
 from deploy.lab.table import Step, Table, longest_pause_s
 
 GOOD = {"acknowledged": 2, "refused": 0, "lost": 0, "duplicated": 0, "moved": 0, "backwards": 0}
@@ -33,6 +34,16 @@ def test_a_step_that_failed_or_clients_without_a_verdict_make_the_lab_fail() -> 
     assert not Table(finished=True, verdict=GOOD, steps=[failed]).is_good
     assert not Table(finished=True).is_good
     assert not Table(verdict=GOOD).is_good
+
+
+def test_what_the_clients_publish_is_at_home_in_the_region_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Operator, "verb", lambda _, *words, given="": said.append(" ".join(words)))
+    Operator(tmp_path, {}, members=(), release=tmp_path).make_topic(regions=2)
+    assert said[0] == f"topics create orders --partitions {PARTITIONS} --home {HOME} --set min.insync.regions=2"
+    assert not [words for words in said if "--operation create" in words], "clients make nothing elsewhere"
 
 
 class Message:

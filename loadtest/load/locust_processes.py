@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +12,12 @@ from typing import Final
 
 from loadtest.bench.client_settings import environment
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.child_process import PYTHON, SAID_NOTHING, ChildProcess
+from loadtest.free_ports import HOST, free_ports
 from loadtest.load.campaign import Campaign
 from loadtest.load.stage import Stage
 
 LOCUSTFILE: Final = Path(__file__).resolve().parent.parent / "locustfile.py"
-HOST: Final = "127.0.0.1"
 START_S: Final = 120
 WORKERS_S: Final = 90
 POLL_S: Final = 0.05
@@ -51,8 +49,8 @@ class LocustProcesses:
         self._options = options
         self._folder = folder
         self._stage = stage
-        self._first: asyncio.subprocess.Process | None = None
-        self._workers: dict[str, asyncio.subprocess.Process] = {}
+        self._processes: dict[str, ChildProcess] = {}  # the one that ends with the load is the first
+        self._has_ended = False
 
     async def start(self) -> None:
         """Start them and wait until the load begins. Raises CampaignFailed."""
@@ -63,64 +61,52 @@ class LocustProcesses:
         else:
             words += ["--headless", "--only-summary"]
         if self._options.has_workers:
-            regions, port = self._campaign.topology.regions, str(_free_port())
+            regions, port = self._campaign.topology.regions, str(free_ports(1)[0])
             words += ["--master", "--master-bind-host", HOST, "--master-bind-port", port]
             words += ["--expect-workers", str(len(regions)), "--expect-workers-max-wait", str(WORKERS_S)]
-            self._first = await self._started("master", words)
+            await self._started("master", words)
             for region in regions:
                 of_worker = ["--worker", "--master-host", HOST, "--master-port", port, "--load-regions", region]
-                self._workers[region] = await self._started(region, of_worker)
+                await self._started(region, of_worker)
         else:
-            self._first = await self._started("local", words)
+            await self._started("local", words)
         deadline = time.monotonic() + START_S
         while not (self._folder / "began.json").exists():
-            for name, process in {"local": self._first, **self._workers}.items():
-                if process.returncode is not None:
-                    raise CampaignFailed(f"Locust did not begin: {self._last_words(name)}")
+            for process in self._processes.values():
+                if process.ended_by_itself:
+                    raise CampaignFailed(f"Locust did not begin: {_last_words(process)}")
             if time.monotonic() > deadline:
                 raise CampaignFailed(f"Locust did not begin within {START_S} s; its logs are in {self._folder}")
             await asyncio.sleep(POLL_S)
 
     async def ended(self) -> None:
         """Wait for the end of the load. Raises CampaignFailed: Locust failed."""
-        assert self._first is not None, "not started"
-        if code := await self._first.wait():
-            raise CampaignFailed(f"Locust ended with {code}: {self._last_words('local')}")
+        first = next(iter(self._processes.values()))
+        if code := await first.ended():
+            raise CampaignFailed(f"Locust ended with {code}: {_last_words(first)}")
+        self._has_ended = True
 
     async def stop(self) -> None:
         """Give what still runs a moment to end by itself, then end it."""
-        running = [each for each in (self._first, *self._workers.values()) if each is not None]
-        for process in running:
+        for process in self._processes.values():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S if self._first and self._first.returncode == 0 else 0):
-                    await process.wait()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                async with asyncio.timeout(STOP_S if self._has_ended else 0):
+                    await process.ended()
+            await process.kill()
 
-    async def _started(self, name: str, words: list[str]) -> asyncio.subprocess.Process:
+    async def _started(self, name: str, words: list[str]) -> None:
         common = ["--campaign", str(self._folder / f"{self._campaign.name}.toml")]
         common += ["--endpoints", str(self._stage.endpoints_file), "--results", str(self._folder)]
-        with self._log(name).open("wb") as log:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *common, "--load-worker", name, *words),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(self._stage.settings) | {"GEORELAY_LOAD_PARENT": str(os.getpid())},
-            )
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"locust-{name}.log"
-
-    def _last_words(self, name: str) -> str:
-        log = self._log(name) if self._log(name).exists() else self._log("master")
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        told = [line for line in lines if not line.startswith("[")]
-        return (told or lines or ["it said nothing"])[-1]
+        self._processes[name] = process = ChildProcess(name, log=self._folder / f"locust-{name}.log")
+        await process.launch(
+            *(PYTHON, "-m", "locust", "-f", str(LOCUSTFILE), *common, "--load-worker", name, *words),
+            environment=environment(self._stage.settings) | {"GEORELAY_LOAD_PARENT": str(os.getpid())},
+        )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def _last_words(process: ChildProcess) -> str:
+    """Return the last line of a log that is none of Locust's own, which begin with their time."""
+    assert process.log_file is not None, "each has one"
+    lines = process.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    told = [line for line in lines if not line.startswith("[")]
+    return (told or lines or [SAID_NOTHING])[-1]

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds, describe
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.end_asker import EndAsker
@@ -178,21 +178,10 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
         folder=folder,
         worker="end",
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadtest.load.engine", "complete", str(plan), str(os.getpid())),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=environment(stage.settings),
-    )
-    try:
-        async with asyncio.timeout(COMPLETE_S):
-            code = await process.wait()
-    except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise CampaignFailed(f"not everything could be read within {COMPLETE_S} s") from error
+    words = (sys.executable, "-m", "loadtest.load.engine", "complete", str(plan), str(os.getpid()))
+    code, _, why = await run_command(words, within_s=COMPLETE_S, environment=environment(stage.settings))
     if code:
-        raise CampaignFailed(f"the complete read ended with {code}")
+        raise CampaignFailed(f"the complete read ended with {code}: {why.strip()[-300:]}")
 
 
 def _keep_traces(folder: Path) -> None:

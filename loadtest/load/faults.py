@@ -22,7 +22,8 @@ from georelay.pki.directory import PkiDirectory
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.load import attacks, flips, joining
 from loadtest.load.campaign import Fault
-from loadtest.load.links import Wire
+from loadtest.load.links import LinkedMesh, Wire
+from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.replicas import wait_until_heard
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _peers(chosen: Callable[[Wire, str], bool], *, freezes: bool = False) -> Str
 
     @asynccontextmanager
     async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-        links = stage.links
+        links = stage.mesh(LinkedMesh)
         wires = links.peers_where(lambda wire: chosen(wire, what))
         if not freezes:
             await links.cut_wires(wires)
@@ -145,7 +146,7 @@ def _peers(chosen: Callable[[Wire, str], bool], *, freezes: bool = False) -> Str
 
 @asynccontextmanager
 async def _peer_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    links, rng = stage.links, stage.rng
+    links, rng = stage.mesh(LinkedMesh), stage.rng
     wires = links.peers_where(lambda wire: wire[0].rpartition("-")[0] == what)
 
     async def flap() -> None:
@@ -256,7 +257,8 @@ async def _certificates(stage: Stage, _: Fault, what: str) -> AsyncIterator[None
 
 @asynccontextmanager
 async def _upgrade(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
-    yield {"levels": await stage.upgrade(what)}
+    async with stage.one_by_one:
+        yield {"levels": await stage.mesh(OlderMesh).upgrade(what, stage.killed)}
 
 
 def _renew_certificates(stage: Stage, region: str) -> None:

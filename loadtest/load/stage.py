@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
@@ -39,6 +39,7 @@ ANY_OF: Final = "any of "
 COORDINATOR_OF: Final = "coordinator of "
 LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
+Mesh = TypeVar("Mesh", bound=MeshProcess)
 GONE_S: Final = 10.0
 MOVE_S: Final = 1_800
 
@@ -240,10 +241,9 @@ class Stage:
         except RuntimeError as error:
             raise CampaignFailed(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
 
-    @property
-    def links(self) -> LinkedMesh:
-        """Return the mesh whose connections can be broken."""
-        assert isinstance(self._mesh, LinkedMesh), "the loader lets no other connections be broken"
+    def mesh(self, kind: type[Mesh]) -> Mesh:
+        """Return the mesh as one of which more can be broken than of others."""
+        assert isinstance(self._mesh, kind), "the loader lets nothing else be broken so"
         return self._mesh
 
     async def router(self) -> dict[str, int]:
@@ -296,12 +296,6 @@ class Stage:
         self.endpoints_file = self.folder / "endpoints.json"
         self.endpoints_file.write_text(json.dumps(self.endpoints), encoding="utf-8")
         return joined
-
-    async def upgrade(self, region: str) -> str:
-        """Replace the older brokers of a region; return the feature levels then. Raises CampaignFailed."""
-        assert isinstance(self._mesh, OlderMesh), "the loader lets no other brokers be upgraded"
-        async with self.one_by_one:
-            return await self._mesh.upgrade(region, self.killed)
 
     async def stop_joined(self) -> None:
         """Stop the brokers that joined and stayed, and the programs."""

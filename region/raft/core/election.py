@@ -147,7 +147,7 @@ class Elector(Generic[E]):
 
     def _leader_timer_fired(self, leadership: Leadership[E]) -> None:
         if self._config.heartbeat_ticks and self._elapsed >= self._next_beat:
-            leadership.beat(self.commit_index, self._messages)
+            leadership.beat(min(self.commit_index, self.log.stable_index), self._messages)
             self._next_beat = self._elapsed + self._config.heartbeat_ticks
         if self._elapsed >= self._config.election_ticks:
             if not leadership.quorum_heard():

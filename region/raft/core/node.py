@@ -183,6 +183,7 @@ class RaftNode(Leader[E]):
 
     def written(self, write: StorageWrite[E]) -> None:
         """Note that a write, and all before it, are durable. Call it before sending the write's responses."""
+        told = self._told_commit
         current = self._disk.written(write, self.term)
         if self._lost is not None:
             self._end_repair()
@@ -190,6 +191,8 @@ class RaftNode(Leader[E]):
             self._count_vote(self.id, True)
         elif current and self._leadership is not None:
             self._advance_commit(self._leadership)
+            if self._config.tells_commits and self._told_commit > told:
+                self._leadership.due = True
 
     def applied_to(self, index: int) -> None:
         """Note that everything up to `index` was applied."""
@@ -225,7 +228,7 @@ class RaftNode(Leader[E]):
             if self._reads_due(leadership):
                 self._send_read_checks(leadership)
             if leadership.due:
-                leadership.send(self.commit_index, self._messages)
+                leadership.send(self._told_commit, self._messages)
             fetches, leadership.fetches = leadership.fetches, fetches
             requests, leadership.snapshot_requests = leadership.snapshot_requests, requests
         self._moved = False

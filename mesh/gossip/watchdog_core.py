@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-TURN_EVERY_S: Final = 1.0  # between two signs of life; and between two looks
+TURN_EVERY_S: Final = 0.25  # between two signs of life; and between two looks
 STALLED_S: Final = 5.0
 SUSPECT_S: Final = 15.0
 SUSPECT_AGAIN_S: Final = 5.0

@@ -26,6 +26,7 @@ from region.api.problem import problem_of
 from region.api.record_answers import SEND_S, RecordTexts
 from region.api.records_http import RecordsHttp, checked_query
 from region.api.tails import RETRY_S, Tail, Tails
+from region.controller.topic import Homes
 from region.coordination.shares_core import Room, Shares
 from region.kafka.ports import Cluster, TopicView
 from region.security.access import Access, Operation, Principal, Resource
@@ -84,13 +85,18 @@ class EventsHttp:
 
         tail = await self._tails.begin(topic, chosen)
         self._tails.check_epochs(tail, {number: epoch for number, epoch in epochs.items() if number in tail.positions})
-        return await self.serve(request, tail, check)
+        is_one = tail.view.homes is Homes.ONE  # else a place here may be another one where the client comes back
+        begins = event_id(tail.positions, tail.epochs) if is_one and not seen else ""
+        return await self.serve(request, tail, check, begins=begins)
 
-    async def serve(self, request: web.Request, tail: Tail, check: Callable[[], None]) -> web.StreamResponse:
+    async def serve(
+        self, request: web.Request, tail: Tail, check: Callable[[], None], *, begins: str = ""
+    ) -> web.StreamResponse:
         """Send what a tail reads until the client leaves, or an event `error` says why it ended.
 
         Args:
             check: raises when the client may not read this any more.
+            begins: the id that a client comes back with before it has seen an event; "" for none.
 
         Raises:
             Busy: there are too many streams.
@@ -101,7 +107,7 @@ class EventsHttp:
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
             await response.prepare(request)
-            await response.write(b": georelay\n\n")
+            await response.write(b": georelay\n" + (f"id: {begins}\n".encode() if begins else b"") + b"\n")
             await self._send(response, tail, principal, check)
         except (ConnectionError, TimeoutError) as error:
             log.debug("event_stream.left", topic=tail.view.name, error=repr(error))

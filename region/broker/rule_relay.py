@@ -21,7 +21,7 @@ import structlog
 
 from georelay.cadence import Recurring
 from georelay.errors import BadRequest, GeorelayError
-from georelay.fields import FieldError, Fields, JsonObject
+from georelay.fields import FieldError, Fields, JsonObject, parse_object
 from georelay.ids import RegionNumber
 from mesh.distance.rule_set_core import FINGERPRINT_BYTES, RULES_MAX, Rule, RuleSet, rule_of
 from mesh.gossip.directory_core import gateways_of
@@ -129,7 +129,7 @@ class RuleRelay(Recurring):
 def _read(file: Path) -> RuleSet:
     fs = OsFileSystem()
     try:
-        fields = Fields(json.loads(read_file(fs, file)), RULES_FILE)
+        fields = Fields(parse_object(read_file(fs, file)), RULES_FILE)
         fields.integer("v", low=FILE_VERSION, high=FILE_VERSION)
         rules = [rule_of(item) for item in fields.items("rules", count_max=RULES_MAX)]
         fields.done()

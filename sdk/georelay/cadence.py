@@ -13,21 +13,20 @@ from weakref import WeakKeyDictionary
 
 from georelay.library_log import log
 
-STEP_MS: Final = 50  # a period that is a multiple of it has its moments on a grid
-GRAINS_MS: Final = (200, 100, 50)  # of the grid: the largest that is no longer than the period
+GRAINS_MS: Final = (100, 50)  # a period that is a multiple of one of them has its moments there
 _began_s: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
 
 def pause_s(period_s: float) -> float:
     """Return how long to wait now, in seconds, for work that is done every `period_s` on the running loop.
 
-    It is at most half a grain more or less than the period, and work that is done on time stays on time: from 200 ms on
-    all of it meets five times a second. A period that is no multiple of 50 ms is returned as it is.
+    It is at most half a grain (50 ms) more or less than the period, and work that is done on time stays on time. A
+    period that is no multiple of 50 ms is returned as it is.
     """
     period_ms = round(period_s * 1000, 3)
-    if period_ms < STEP_MS or period_ms % STEP_MS:
+    grain_ms = next((grain for grain in GRAINS_MS if period_ms >= grain and period_ms % grain == 0), 0)
+    if not grain_ms:
         return period_s
-    grain_ms = next(grain for grain in GRAINS_MS if period_ms >= grain)
     loop = asyncio.get_running_loop()
     now_s = loop.time()
     since_ms = (now_s - _began_s.setdefault(loop, now_s)) * 1000

@@ -131,7 +131,7 @@ class Leader(Follower[E]):
         if self.membership.outgoing:
             self._append_membership(leadership, left(self.membership))
             return
-        leadership.send(self.commit_index, self._messages)
+        leadership.send(self._told_commit, self._messages)
         successor = leadership.successor()
         if successor != NO_BROKER:
             self._messages.append(leadership.timeout_now(successor))

@@ -467,3 +467,14 @@ async def test_events_of_a_topic_begin_where_they_are_asked_to_and_go_on_behind_
 async def test_events_need_the_right_to_read(edge: Edge, orders: Any) -> None:
     async with TestClient(TestServer(edge.whole_admin(access=Access(NothingAllowed())).app())) as client:
         assert (await client.get("/v1/topics/orders/events")).status == 403
+
+
+async def test_who_saw_no_event_yet_comes_back_to_where_its_stream_began(edge: Edge, orders: Any) -> None:
+    orders((0, b"a"))
+    async with TestClient(TestServer(edge.whole_admin().app())) as client:
+        async with client.get("/v1/topics/orders/events") as answer:
+            first = await event_lines(answer, 2)
+        assert first[1] == "id: 0:1,1:0", first
+        orders((0, b"b"))
+        async with client.get("/v1/topics/orders/events", headers={"Last-Event-ID": first[1][4:]}) as answer:
+            assert json.loads((await event_lines(answer, 3))[-1][6:])["value"] == "b"

@@ -23,7 +23,7 @@ from mesh.gossip.directory_core import PAGE_BYTES_MAX
 from mesh.gossip.query_core import is_meant
 from mesh.gossip.rule_pages_core import RULES_QUERY, answer, question, read_page
 from mesh.gossip.view import MemberStatus, MemberView
-from region.broker.rule_relay import RULES_FILE, WANTED_S, RuleRelay
+from region.broker.rule_relay import RULES_FILE, WANTED_S, RuleRelay, _read
 
 NUMBERS = {"us": RegionNumber(1), "eu": RegionNumber(2)}
 
@@ -250,3 +250,9 @@ def test_a_full_set_of_the_longest_rules_comes_over_in_pages_and_an_equal_one_is
     known, _ = RuleSet().merged(found, now_us=1 << 53)
     assert known.rules == held.rules
     assert read_page(answer(question(known), held) or b"") == ([], "")
+
+
+@pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"v":1,"v":1,"rules":[]}', b'{"v":1,"rules":[{"by":"\\ud800"}]}'])
+def test_a_file_of_decisions_that_is_damaged_keeps_no_broker_from_starting(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / RULES_FILE).write_bytes(raw)
+    assert _read(tmp_path / RULES_FILE).rules == ()

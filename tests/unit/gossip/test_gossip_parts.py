@@ -142,21 +142,21 @@ def test_the_watchdog_announces_at_5_s_doubts_itself_at_15_s_and_one_sign_of_lif
             pulses.append((now, look.pulse))
         if look.suspect_s:
             suspect.append(now)
-    assert pulses == [(7.0, Pulse.STALLED), (17.0, Pulse.SUSPECT)]
-    assert suspect == [17.0, 22.0]
+    assert pulses == [(6.25, Pulse.STALLED), (16.25, Pulse.SUSPECT)]
+    assert suspect == [16.25, 21.25]
     dog.turned(22.5)
-    assert dog.lag_s == 20.5
+    assert dog.lag_s == 21.25
     look = dog.look(22.5)
     assert (look.pulse, look.changed) == (Pulse.STEADY, True)
-    assert (dog.lag_s, dog.longest_lag_s) == (0.0, 20.5)
+    assert (dog.lag_s, dog.longest_lag_s) == (0.0, 21.25)
 
 
 def test_signs_of_life_on_time_are_no_lag() -> None:
     dog = Watchdog(0.0)
-    for second in range(1, 9):
-        dog.turned(second)
-        assert dog.look(second + 0.9).lag_s == 0.0
-    dog.turned(9.25)
+    for quarter in range(1, 9):
+        dog.turned(quarter / 4)
+        assert dog.look(quarter / 4 + 0.2).lag_s == 0.0
+    dog.turned(2.5)
     assert (dog.lag_s, dog.longest_lag_s) == (0.25, 0.25)
 
 

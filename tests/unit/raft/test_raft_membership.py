@@ -500,3 +500,13 @@ def test_the_memberships_of_a_log_that_was_reset_are_gone() -> None:
     log.append(7, three)
     log.truncate_from(7)
     assert log.current == two and log.index == 6
+
+
+def test_a_leader_that_leaves_tells_no_more_of_what_is_committed_than_its_own_disk_has(led: Any) -> None:
+    led.hold_disks = {1}
+    led.propose("a")
+    led.change([2, 3])
+    led.settle()
+    stable = led.node(1).log.stable_index
+    assert led.leader.id != A and led.data(2) == ["a"]
+    assert max(m.commit for m in led.sent if isinstance(m, Append) and m.from_ == A) == stable

@@ -60,14 +60,6 @@ def test_short_and_uneven_periods_are_left_alone(loop: StoppedLoop) -> None:
         assert asked_at(loop, 0.037, period_s) == round(0.037 + period_s, 6)
 
 
-def test_whatever_is_done_less_often_than_five_times_a_second_is_done_at_five_moments_of_it(loop: StoppedLoop) -> None:
-    for period_s in (0.2, 0.25, 0.5, 0.7, 1.0, 5.0):
-        for now_s in (0.1, 0.33, 0.45, 0.9):
-            moment_s = asked_at(loop, now_s, period_s)
-            assert abs(moment_s - now_s - period_s) <= 0.1 + 1e-9
-            assert round(moment_s / 0.2, 6) % 1 == 0
-
-
 def test_each_loop_has_a_grid_of_its_own(loop: StoppedLoop) -> None:
     other = StoppedLoop()
     assert asked_at(other, 0.03, 0.1) == 0.13

@@ -7,6 +7,7 @@ Rule 3: an alert that is drilled fires for what was wounded, and is gone after t
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -65,6 +66,7 @@ class Prometheus:
 
 def main() -> int:
     """Return the exit code: 0 when everything fired and resolved."""
+    argparse.ArgumentParser(prog="python -m loadtest.alerts", description=__doc__).parse_args()
     missing = [line for name, line in NEEDED.items() if shutil.which(name) is None]
     if missing:
         print(f"make alerts needs more. Run: {'; '.join(missing)}", file=sys.stderr)

@@ -238,7 +238,6 @@ _PATTERNS: Final = {
     SCHEMA["$defs"]["name"]["pattern"]: "a region's name: a small letter, then small letters and digits",
     SCHEMA["$defs"]["topic"]["pattern"]: "a topic's name: letters, digits, _ and -",
     SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
-    SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
     SCHEMA["properties"]["users"]["items"]["properties"]["keys"]["pattern"]: "uniform, zipf:1.1 or hot:0.9",
 }
 

@@ -25,11 +25,13 @@ class Event:
 def silence_s(times_ns: Sequence[int], cut_ns: int) -> float | None:
     """Return the longest time between two events of which the second came after a cut, within PERIOD_S of it.
 
-    None: nothing came any more.
+    None: for a longer time than that nothing came until PERIOD_S was over. What was on its way still comes.
     """
     until_ns = cut_ns + int(PERIOD_S * 1e9)
-    gaps = [(after - before) / 1e9 for before, after in pairwise(sorted(times_ns)) if cut_ns < after <= until_ns]
-    return max(gaps, default=None)
+    times = [at_ns for at_ns in sorted(times_ns) if at_ns <= until_ns]
+    gaps = [(after - before) / 1e9 for before, after in pairwise(times) if after > cut_ns]
+    longest = max(gaps, default=None)
+    return None if longest is None or (until_ns - times[-1]) / 1e9 > longest else longest
 
 
 def silences(events: Iterable[Event], cuts_ns: Mapping[int, set[str]]) -> dict[tuple[str, str], list[float | None]]:

@@ -10,14 +10,20 @@ S = 1_000_000_000
 
 
 def test_the_silence_of_a_cut_lasts_from_the_last_good_one_to_the_first_after_it() -> None:
-    times = [0, 1 * S, 2 * S, 2 * S + S // 20, 5 * S, 6 * S - 1]
+    times = [0, 1 * S, 2 * S, 2 * S + S // 20, *(second * S for second in range(5, 28))]
     assert silence_s(times, 2 * S) == 2.95, "what was on its way still came"
     assert silence_s([*times, int((2 + PERIOD_S) * S) + 2, int((30 + PERIOD_S) * S)], 2 * S) == 2.95, "the next cut's"
-    assert silence_s(times, 6 * S) is None
+    assert silence_s(times, 27 * S) is None
+
+
+def test_a_silence_without_an_end_is_none_although_what_was_on_its_way_still_came() -> None:
+    times = [at * S // 100 for at in range(201)] + [2 * S + S // 50]
+    assert silence_s(times, 2 * S) is None
+    assert silence_s([*times, int((40 + PERIOD_S) * S)], 2 * S) is None, "it came long after"
 
 
 def test_only_cuts_that_met_a_client_count_for_it_and_one_without_an_end_is_said() -> None:
-    events = [Event("a", "read", at, "") for at in (1 * S, 3 * S)] + [
+    events = [Event("a", "read", at, "") for at in (1 * S, *range(3 * S, 28 * S, S))] + [
         Event("b", "read", at, "") for at in (1 * S, 2 * S)
     ]
     found = silences(events, {2 * S: {"a"}, 50 * S: {"a", "b"}})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest.campaign.mesh import CampaignFailed
-from loadtest.load import joining, replicas
+from loadtest.load import joining
 from loadtest.load.campaign import Topic
 
 
@@ -20,7 +20,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return {0: 5}
 
     monkeypatch.setattr(joining, "committed", committed)
-    monkeypatch.setattr(replicas, "SETTLE_S", 0.0)
+    monkeypatch.setattr(joining, "SETTLE_S", 0.0)
     return SimpleNamespace(
         folder=tmp_path,
         regions=("us", "sa"),

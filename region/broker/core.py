@@ -121,7 +121,6 @@ class BrokerCore:
             post=lambda tokens: self._post(loop, tokens),
             on_failure=lambda error: self._post_failure(loop, error),
             marks=self.directory.marks,
-            entries=self.directory.entries,
             sync_all=self.directory.sync_all,
             disk_space=self.disk_space,
             on_log_damaged=lambda damaged, error: self._post_damage(loop, damaged, error),

@@ -106,8 +106,8 @@ async def test_producers_of_format_1_go_on_where_they_were(upgraded: Any, until:
 async def test_the_directory_has_the_new_format_afterwards_and_opens_again(
     tmp_path: Path, make_config: Callable[[], dict[str, Any]], upgraded: Any, until: Any
 ) -> None:
-    await upgraded.stop()
     assert json.loads((tmp_path / "data" / "FORMAT").read_text())["format"] == DIRECTORY_FORMAT
+    await upgraded.stop()
     again = Broker(BrokerConfig.model_validate(make_config()))
     await again.start()
     try:

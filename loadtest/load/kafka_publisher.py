@@ -21,6 +21,7 @@ REFUSALS: Final = frozenset({2, 3, 10, 17, 18, 19, 29, 44, 87})
 REDIRECTS: Final = frozenset({5, 6, 74, 75})
 POLL_S: Final = 0.05
 KNOWN_S_MAX: Final = 20.0
+LOST_TRACK: Final = "the client of this producer has lost track of what it had sent, for good"
 
 
 class KafkaPublisher(Publisher):
@@ -30,6 +31,8 @@ class KafkaPublisher(Publisher):
         """Connect. Raises KafkaException: a topic cannot be had there."""
         super().__init__(plan, row, region, clock)
         self._history = self.writer(self.name)
+        self._has_lost_track = False
+        self._pending: dict[int, Outgoing] = {}  # by the number of the operation
         self._producer = Producer(settings_of(self.users, plan.bootstrap(region)) | dict(plan.settings))
         for topic in self.topics:
             self._until_known(topic.name)
@@ -42,20 +45,28 @@ class KafkaPublisher(Publisher):
         for record in records:
             number = self.begin(self._history, record)
             place = {"partition": record.partition, "on_delivery": partial(self._answer, number, record)}
+            self._pending[number] = record
             try:
                 self._producer.produce(record.topic, record.value, record.key, **place)
             except (BufferError, KafkaException) as error:  # its queue is full, or it lost track for good
+                self._has_lost_track |= isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
+                del self._pending[number]
                 self.failed(self._history, number, record, str(error), is_sure=True)
 
     def settle(self, seconds: float) -> int:
         """Wait for the last answers, and let everything go; return how many did not come."""
-        left = int(self._producer.flush(seconds))
+        self._producer.flush(0 if self._has_lost_track else seconds)
         self._ended.set()
         self._poller.join()
+        if self._has_lost_track:  # it sends nothing again and answers nothing: nobody knows what of it is stored
+            for number, record in self._pending.items():
+                self.failed(self._history, number, record, LOST_TRACK, is_sure=False)
+            self._pending.clear()
         self._history.close()
-        return left
+        return len(self._pending)
 
     def _answer(self, number: int, record: Outgoing, error: KafkaError | None, message: Message) -> None:
+        del self._pending[number]
         if error is not None and not self.users.sends_again and error.code() in REFUSALS | REDIRECTS:
             why = f"{REFUSED}: {error}" if error.code() in REFUSALS else str(error)
             self.failed(self._history, number, record, why, is_sure=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import Kind, Operation, Outcome
+from loadtest.load import kafka_publisher, wire_publisher
 from loadtest.load import reader as reader_module
-from loadtest.load import wire_publisher
 from loadtest.load.books_core import books_of, differences_to_locust
 from loadtest.load.campaign import Campaign, Readers, Stage, Topic, Users
 from loadtest.load.engine_values import Plan, WallClock, value_of
@@ -232,3 +236,38 @@ def test_who_sends_again_gives_nothing_up_as_its_client_would_store_twice_what_c
 ) -> None:
     settings = settings_of(Users(kind="kafka", topics=("orders",), sends_again=sends_again), "a:1")
     assert (settings["enable.idempotence"], settings["message.timeout.ms"]) == (sends_again, timeout_ms)
+
+
+class LostProducer:
+    """A client of librdkafka that loses track with its second record."""
+
+    def __init__(self, _: object) -> None:
+        self._sent = 0
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    def produce(self, *_: object, **__: object) -> None:
+        self._sent += 1
+        if self._sent == 2:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def poll(self, seconds: float) -> None:
+        time.sleep(0)
+
+    def flush(self, seconds: float) -> int:
+        assert seconds == 0
+        return 1
+
+
+def test_what_a_client_that_lost_track_had_sent_is_known_of_nobody_and_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_publisher, "Producer", LostProducer)
+    plan = plan_of(tmp_path, Users(kind="kafka", topics=("orders",)))
+    plan = replace(plan, endpoints={"regions": {"us": {"kafka": ["a:1"]}}})
+    made = kafka_publisher.KafkaPublisher(plan, 0, "us", WallClock())
+    for _ in range(2):
+        made.send(WallClock().now_ns(), in_flight_max=10)
+    assert made.finish(60) == 0
+    assert [operation.outcome for operation in histories(tmp_path)] == [Outcome.UNKNOWN, Outcome.FAIL]

@@ -8,6 +8,7 @@ asked, so that the processes of one machine do not all turn at once.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -33,7 +34,7 @@ def pause_s(period_s: float) -> float:
     return (round((since_ms + period_ms) / grain_ms) * grain_ms - since_ms) / 1000
 
 
-class Recurring:
+class Recurring(ABC):
     """Work that one task does every `every_s` until it is stopped; subclasses do it once in `look`.
 
     Rule: work that fails is not begun again. It is said in the log, as `<name>.failed`.
@@ -44,9 +45,9 @@ class Recurring:
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
 
+    @abstractmethod
     async def look(self) -> float | None:
         """Do it once; return after how many seconds to do it again, None: after `every_s`."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Do it now, and then every so often."""

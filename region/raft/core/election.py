@@ -147,7 +147,7 @@ class Elector(Generic[E]):
 
     def _leader_timer_fired(self, leadership: Leadership[E]) -> None:
         if self._config.heartbeat_ticks and self._elapsed >= self._next_beat:
-            leadership.beat(min(self.commit_index, self.log.stable_index), self._messages)
+            leadership.beat(self._appliable_index, self._messages)
             self._next_beat = self._elapsed + self._config.heartbeat_ticks
         if self._elapsed >= self._config.election_ticks:
             if not leadership.quorum_heard():
@@ -221,6 +221,15 @@ class Elector(Generic[E]):
 
     def _promise(self, message: Message[E], index: int = 0) -> None:
         self._disk.release(message, index, self._messages)
+
+    @property
+    def _appliable_index(self) -> int:
+        """Up to where entries are committed and durable here. A leader tells followers of no more than this.
+
+        What is committed by others alone, while its own disk hangs, nobody has named and answered yet. Followers that
+        applied it, and kept a manifest of that, would not know after a power cut that it is still to be named.
+        """
+        return min(self.commit_index, self.log.stable_index)
 
     # Repair
 

@@ -131,7 +131,7 @@ class Leader(Follower[E]):
         if self.membership.outgoing:
             self._append_membership(leadership, left(self.membership))
             return
-        leadership.send(self._told_commit, self._messages)
+        leadership.send(self._appliable_index, self._messages)
         successor = leadership.successor()
         if successor != NO_BROKER:
             self._messages.append(leadership.timeout_now(successor))
@@ -156,18 +156,9 @@ class Leader(Follower[E]):
             if self.membership.outgoing or self.id not in self.membership.voters:
                 self._settle_membership(leadership)
 
-    @property
-    def _told_commit(self) -> int:
-        """What followers may know of what is committed: no more than this leader itself applies.
-
-        What is committed by others alone, while its own disk hangs, nobody has named and answered yet. Followers that
-        applied it, and kept a manifest of that, would not know after a power cut that it is still to be named.
-        """
-        return min(self.commit_index, self.log.stable_index)
-
     def heartbeat_commit(self, to: BrokerId) -> int:
         """Return the commit index that a heartbeat may tell `to`; 0 when this is no leader."""
-        return 0 if self._leadership is None else self._leadership.heartbeat_commit(to, self._told_commit)
+        return 0 if self._leadership is None else self._leadership.heartbeat_commit(to, self._appliable_index)
 
     def progress(self, peer: BrokerId) -> ProgressView | None:
         """Return what is known of `peer`; None when this is no leader, or `peer` no other member."""
@@ -214,7 +205,7 @@ class Leader(Follower[E]):
     def entries_fetched(self, fetch: Fetch, entries: list[E]) -> None:
         """Give the entries that a Ready asked for; [] when the read failed (it will be asked again)."""
         if self._leadership is not None:
-            self._leadership.fetched(fetch, entries, self._told_commit, self._messages)
+            self._leadership.fetched(fetch, entries, self._appliable_index, self._messages)
 
     def snapshot_fetched(self, request: SnapshotRequest, point: SnapshotPoint | None) -> None:
         """Give the snapshot that a Ready asked for; None when there is none now (it will be asked again).

@@ -183,7 +183,7 @@ class RaftNode(Leader[E]):
 
     def written(self, write: StorageWrite[E]) -> None:
         """Note that a write, and all before it, are durable. Call it before sending the write's responses."""
-        told = self._told_commit
+        told = self._appliable_index
         current = self._disk.written(write, self.term)
         if self._lost is not None:
             self._end_repair()
@@ -191,7 +191,7 @@ class RaftNode(Leader[E]):
             self._count_vote(self.id, True)
         elif current and self._leadership is not None:
             self._advance_commit(self._leadership)
-            if self._config.tells_commits and self._told_commit > told:
+            if self._config.tells_commits and self._appliable_index > told:
                 self._leadership.due = True
 
     def applied_to(self, index: int) -> None:
@@ -228,7 +228,7 @@ class RaftNode(Leader[E]):
             if self._reads_due(leadership):
                 self._send_read_checks(leadership)
             if leadership.due:
-                leadership.send(self._told_commit, self._messages)
+                leadership.send(self._appliable_index, self._messages)
             fetches, leadership.fetches = leadership.fetches, fetches
             requests, leadership.snapshot_requests = leadership.snapshot_requests, requests
         self._moved = False
@@ -243,12 +243,12 @@ class RaftNode(Leader[E]):
             snapshot_requests=requests,
             read_states=read_states,
             reads_lost=reads_lost,
-            more=self._handed_out < min(self.commit_index, self.log.stable_index),
+            more=self._handed_out < self._appliable_index,
         )
 
     def _take_committed(self) -> tuple[int, int] | None:
         lo = self._handed_out + 1
-        hi = min(self.commit_index, self.log.stable_index) + 1
+        hi = self._appliable_index + 1
         if hi <= lo:
             return None
         hi = self.log.cut(lo, hi, self._config.apply_bytes_max)

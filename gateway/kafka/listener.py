@@ -5,13 +5,17 @@ Rule 2: neither side is read while the other cannot be written: memory per conne
 Rule 3: the region is the one that is best for this client (choosing_core), by the round trips of its own connection.
 It is chosen when the client's first bytes have come: they tell its client id, and its handshake is over.
 Rule 4: when one side ends, the other ends; every end has a counted reason.
+Rule 5: a broker that is silent has LATE_S and two of its round trips. Then the others are tried beside it, one every
+NEXT_S, and the first that is connected has the client: a region that is cut off is not known to be lost for three
+seconds, and clients give an attempt up after one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import structlog
 
@@ -20,6 +24,7 @@ from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused, client_
 from gateway.metrics import GatewayMetrics
 from gateway.routing.client_book_core import ClientKey
 from gateway.routing.client_routes import ClientRoutes, Question
+from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
 from georelay.limits import KAFKA_CONNECTIONS_MAX
 from georelay.tls import TlsContexts
@@ -28,6 +33,9 @@ from mesh.listening.acceptor import Acceptor
 from mesh.listening.listeners import ListenerParts
 
 CONNECT_TIMEOUT_S: Final = 2.0
+LATE_S: Final = 0.3
+ROUND_TRIPS: Final = 2  # of TCP and of TLS
+NEXT_S: Final = 0.15
 FIRST_BYTES_S: Final = 30.0  # a client speaks first
 # What an end before a broker was connected says of the attempt; a client that left by itself says nothing.
 UNJOINED: Final = {
@@ -55,7 +63,7 @@ class _Upstream(asyncio.Protocol):
         self._client.on_broker_bytes(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client.end("broker_closed")
+        self._client.lost(self.transport)
 
     def pause_writing(self) -> None:
         self._client.pause_reading()
@@ -88,8 +96,9 @@ class _Client(asyncio.Protocol):
     def joined(self, upstream: asyncio.Transport) -> None:
         """Start relaying, unless the client has gone in the meantime."""
         self._upstream = upstream
-        if self._ended:
+        if self._ended or upstream.is_closing():
             upstream.close()
+            self.end("broker_closed")
             return
         self._joined = True
         self._listener.connected("joined")
@@ -97,6 +106,11 @@ class _Client(asyncio.Protocol):
             upstream.write(self._early)
             self._early = b""
         self.resume_reading()
+
+    def lost(self, upstream: asyncio.Transport | None) -> None:
+        """End when the broker that has this client has ended; another one that was tried as well may."""
+        if upstream is not None and upstream is self._upstream:
+            self.end("broker_closed")
 
     def question(self) -> Question:
         """Return what is known of this client: its id in its first request, its address, its round trips."""
@@ -230,22 +244,54 @@ class KafkaListener:
         """Count what became of an attempt to connect."""
         self._metrics.kafka_connects.labels(result).inc()
 
-    def _tls(self) -> dict[str, Any]:
-        return {} if self._upstream is None else {"ssl": self._upstream.client()}
-
     async def _join(self, client: _Client) -> None:
-        loop = asyncio.get_running_loop()
-        candidates = self._router.brokers_of(self._routes.order_for(client.question()))
-        for broker in candidates:
-            host, port = split_address(broker.kafka)
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port, **self._tls())
-            except OSError:  # refused, unreachable, a certificate that does not fit or, as TimeoutError, no answer
-                self._metrics.failovers.labels("kafka").inc()
-                continue
-            client.joined(transport)
+        order = self._routes.order_for(client.question())
+        candidates = self._router.brokers_of(order)
+        rtt_ns = next((region.rtt_ns for region in order if region.ready), None) or 0
+        upstream = await self._first_of(client, candidates, late_s=LATE_S + ROUND_TRIPS * rtt_ns / 1e9)
+        if upstream is not None:
+            client.joined(upstream)
             return
         reason = "connect_failed" if candidates else "no_ready_region"
         log.warning("bootstrap.refused", reason=reason, tried=len(candidates))
         client.end(reason)
+
+    async def _first_of(
+        self, client: _Client, candidates: Sequence[BrokerEndpoints], *, late_s: float
+    ) -> asyncio.Transport | None:
+        """Return the connection to the broker that answered first, None when none did (rule 5)."""
+        left = deque(candidates)
+        trying: set[asyncio.Task[asyncio.Transport | None]] = set()
+        try:
+            while left or trying:
+                if left:
+                    trying.add(asyncio.create_task(self._connect(client, left.popleft()), name="bootstrap-connect"))
+                done, trying = await asyncio.wait(
+                    trying, timeout=late_s if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                late_s = late_s if done else NEXT_S
+                connected = [upstream for task in done if (upstream := task.result()) is not None]
+                for upstream in connected[1:]:
+                    upstream.close()
+                if connected:
+                    return connected[0]
+                if left:
+                    self._metrics.failovers.labels("kafka").inc()
+            return None
+        finally:
+            for task in trying:
+                task.cancel()
+            for late in await asyncio.gather(*trying, return_exceptions=True):
+                if late is not None and not isinstance(late, BaseException):
+                    late.close()
+
+    async def _connect(self, client: _Client, broker: BrokerEndpoints) -> asyncio.Transport | None:
+        host, port = split_address(broker.kafka)
+        tls = None if self._upstream is None else self._upstream.client()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port, ssl=tls)
+        except OSError:  # refused, unreachable, a certificate that does not fit or, as TimeoutError, no answer
+            return None
+        return transport

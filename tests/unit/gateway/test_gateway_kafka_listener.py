@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gateway.kafka.listener import _Client
+from gateway.kafka import listener
+from gateway.kafka.listener import _Client, _Upstream
 
 METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -74,6 +77,22 @@ async def test_a_broker_that_refuses_the_connection_is_passed_over(
     writer.close()
 
 
+async def test_while_a_broker_is_silent_the_next_one_is_tried_beside_it(
+    start_mesh: Any, start_broker: Any, echo: EchoBroker, silent_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "CONNECT_TIMEOUT_S", 600.0)
+    silent, good = await start_broker(), await start_broker()
+    silent.kafka, good.kafka = silent_address, echo.address
+    mesh = await start_mesh(us=[silent], eu=[good])
+    reader, writer = await connect(mesh)
+    writer.write(METADATA)
+    async with asyncio.timeout(60):
+        assert await reader.readexactly(len(METADATA)) == METADATA
+    async with mesh.client.get(mesh.url("/metrics")) as answer:
+        assert 'georelay_gateway_failovers_total{listener="kafka"} 1.0' in await answer.text()
+    writer.close()
+
+
 async def test_a_client_ends_when_its_broker_does(start_mesh: Any, start_broker: Any, echo: EchoBroker) -> None:
     us = await start_broker()
     us.kafka = echo.address
@@ -124,18 +143,36 @@ async def test_with_users_metadata_before_sign_in_never_reaches_a_broker(
     writer.close()
 
 
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """Return an address at which nobody answers: its line of connections that nobody takes is full."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
 class WrittenTransport:
     """A transport that keeps what is written to it."""
 
     def __init__(self) -> None:
         self.written = b""
         self.is_reading = True
+        self.is_closed = False
 
     def write(self, data: bytes) -> None:
         self.written += data
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -144,9 +181,33 @@ class WrittenTransport:
         self.is_reading = True
 
 
+def _client() -> _Client:
+    known = ("opened", "connected", "ended", "join")
+    return _Client(cast("Any", SimpleNamespace(sign_in_required=lambda: False, **dict.fromkeys(known, lambda _: None))))
+
+
+def test_a_broker_that_was_tried_and_not_joined_may_end() -> None:
+    client, client_side, joined = _client(), WrittenTransport(), WrittenTransport()
+    client.connection_made(cast("Any", client_side))
+    other = _Upstream(client)
+    other.connection_made(cast("Any", WrittenTransport()))
+    client.joined(cast("Any", joined))
+    other.connection_lost(None)
+    client.data_received(METADATA)
+    assert joined.written == METADATA
+    assert not client_side.is_closed
+
+
+def test_a_client_whose_broker_ended_before_it_was_joined_ends() -> None:
+    client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
+    client.connection_made(cast("Any", client_side))
+    broker_side.close()
+    client.joined(cast("Any", broker_side))
+    assert client_side.is_closed
+
+
 def test_bytes_that_come_before_the_broker_is_connected_are_kept_and_sent_first() -> None:
-    nothing = SimpleNamespace(sign_in_required=lambda: False, opened=lambda _: None, connected=lambda _: None)
-    client, client_side, broker_side = _Client(cast("Any", nothing)), WrittenTransport(), WrittenTransport()
+    client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
     client.connection_made(cast("Any", client_side))
     client_side.resume_reading()  # uvloop starts to read after connection_made, whatever the protocol did in it
     client.data_received(API_VERSIONS)

@@ -47,4 +47,5 @@ def asked_of(request: pb.RegionsRequest) -> dict[str, Any]:
         for row in request.observed
     ]
     asked = {"topic": request.topic, "intent": _INTENTS[request.intent], "observed": observed}
-    return {"client": request.client, **asked} if request.client else asked
+    given = {"client": request.client, "region": request.region}
+    return asked | {name: value for name, value in given.items() if value}

@@ -273,6 +273,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Resolve": _object(
         client=_text("name of the client", maxLength=128),
+        region=_text("where it is", maxLength=40),
         topic=_text("what it means to use", maxLength=249),
         intent=_text("what it means to do", enum=["read", "publish"]),
         observed=_list(

@@ -62,7 +62,7 @@ class RoutesHttp:
         return await self._answer(request, {name: query[name] for name in ASKED_IN_QUERY if name in query})
 
     async def resolve_for(self, request: web.Request) -> web.Response:
-        """Answer POST /v1/resolve: {client, observed, topic, intent}, all of which may be left out."""
+        """Answer POST /v1/resolve: {client, region, observed, topic, intent}, all of which may be left out."""
         try:
             asked = parse_object(await _body(request), bytes_max=QUESTION_BYTES_MAX)
         except FieldError as error:

@@ -11,8 +11,8 @@ Rule 2: the region that a client has is kept. It is left at once when its level 
         EVALUATE_EVERY_S apart, DWELL_S after the last move at the earliest, and while switching is not frozen.
 Rule 3: who sheds, sheds the same clients: those whose hash is below the share. Who was shed comes back when the share
         is clearly below its hash again (RETURN_SHARE).
-Rule 4: a region that comes back takes RAMP_S to take everybody who left it; who did not ask meanwhile has not left. One
-        that drains loses its clients over SPREAD_S.
+Rule 4: a region that comes back takes RAMP_S to take everybody who left it; who did not ask meanwhile has not left,
+        unless it says that it is in another one by now. One that drains loses its clients over SPREAD_S.
 Rule 5: when less than half of the capacity that was ever seen answers, this gateway is taken for the one that is cut
         off: silence is ignored (a refused connection is not), distance decides, and the answer says so.
 Rule 6: a pin decides as long as its region can be used at all.
@@ -171,6 +171,14 @@ def is_cut_off(states: Sequence[RegionState]) -> bool:
     ready = sum(state.capacity for state in states if state.is_ready)
     silent = any(state.was_seen and not state.is_ready and not state.is_refused for state in states)
     return silent and ready < PANIC_SHARE * seen
+
+
+def note_left(memory: Memory, told: str, states: Sequence[RegionState], now_s: float) -> None:
+    """Let the memory have the region that a client says it has, where the remembered one came back lately (rule 4)."""
+    came_back = next((state.returned_s for state in states if state.name == memory.region), None)
+    is_known = any(state.name == told for state in states)
+    if is_known and told != memory.region and came_back is not None and now_s - came_back < RAMP_S:
+        memory.region, memory.since_s, memory.challenger, memory.confirmations = told, came_back, "", 0
 
 
 def choose(asked: Asked, candidates: Sequence[Candidate], memory: Memory) -> Choice:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.routing.choosing_core import Asked, Candidate, Choice, Memory, Verdict, choose, words_of
+from gateway.routing.choosing_core import Asked, Candidate, Choice, Memory, Verdict, choose, note_left, words_of
 from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
 from gateway.routing.far_book_core import FarBook
@@ -36,12 +36,14 @@ class Question:
     Args:
         sample: of the connection it asks over; None behind a load balancer that ends TCP.
         home: region where what it publishes is sequenced; empty: it does not publish, or every region is home.
+        region: that it says it is in; empty: it does not say.
     """
 
     client: ClientKey
     sample: KernelSample | None = None
     observed: tuple[Observation, ...] = ()
     home: str = ""
+    region: str = ""
 
 
 class ClientRoutes:
@@ -63,7 +65,9 @@ class ClientRoutes:
         if question.sample is not None:
             self._book.saw(question.client, question.sample, now_s)
         self._book.told(question.client, question.observed, now_s)
-        choice = self._choose(question, self._book.memory(question.client, now_s), now_s)
+        memory = self._book.memory(question.client, now_s)
+        note_left(memory, question.region, self._router.states(), now_s)
+        choice = self._choose(question, memory, now_s)
         if choice.moved_from:
             is_pinned = self._router.rules.pin(question.client) == choice.region
             self.moves["forced" if choice.must_move else "pinned" if is_pinned else "nearer"] += 1

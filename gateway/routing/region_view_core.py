@@ -3,7 +3,8 @@
 Rule 1: RTT of a broker is the median of its last SAMPLES_KEPT samples, none older than SAMPLE_AGE_NS_MAX; the
 first exchange on a connection pays for its set-up and is never a sample. RTT of a region is its nearest ready broker's.
 Rule 2: a region is ready while at least one of its brokers is (broker_health.py: hysteresis). One that was away and is
-ready again came back then; what was never ready before did not.
+ready again came back then; what was never ready before did not. When this gateway was cut off itself and hears the
+others again, the regions that stayed with it come back too: to all others they were away.
 Rule 3: regions and brokers come and go (`replace`); a broker at the same addresses keeps its health and samples.
 Rule 4: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once.
 Rule 5: what a region sheds is the mean of what its ready brokers say with their answers to probes; those of an older
@@ -19,6 +20,7 @@ from statistics import median
 from typing import Final
 
 from gateway.routing.broker_health import TRANSITIONS, Health, Probe
+from gateway.routing.choosing_core import RegionState, is_cut_off
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from georelay.ids import BrokerId
 
@@ -95,6 +97,7 @@ class RegionView:
         self._brokers: dict[BrokerId, _BrokerView] = {}
         self._was_ready: dict[str, bool] = {}  # region -> whether it is ready now, of those that ever were
         self._returned_ns: dict[str, int] = {}
+        self._is_cut_off = False
         self.version = 0  # changes with whatever is known
         self.replace(regions)
 
@@ -163,6 +166,18 @@ class RegionView:
                     self._returned_ns[region.name] = now_ns
                 if was is not None or ready:
                     self._was_ready[region.name] = ready
+        was_cut_off, self._is_cut_off = self._is_cut_off, is_cut_off([self._state(row) for row in self._regions])
+        if was_cut_off and not self._is_cut_off:
+            self._returned_ns |= {name: now_ns for name, ready in self._was_ready.items() if ready}
+
+    def _state(self, region: RegionEndpoints) -> RegionState:
+        return RegionState(
+            name=region.name,
+            is_ready=self._was_ready.get(region.name, False),
+            is_refused=all(self._brokers[broker.id].is_refused for broker in region.brokers),
+            was_seen=region.name in self._was_ready,
+            capacity=len(region.brokers),
+        )
 
     def _seen(self, region: RegionEndpoints, now_ns: int) -> RankedRegion:
         views = [self._brokers[broker.id] for broker in region.brokers]

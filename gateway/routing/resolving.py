@@ -21,6 +21,7 @@ from mesh.distance.kernel_sample import KernelSample
 QUESTION_BYTES_MAX: Final = 16 * 1024
 OBSERVED_MAX: Final = 64
 TOPIC_CHARS_MAX: Final = 249
+REGION_CHARS_MAX: Final = 40
 INTENTS: Final = ("read", "publish")
 
 HomeOf = Callable[[str, str | None], Awaitable[str]]
@@ -58,7 +59,7 @@ class Resolving:
         self._shown: dict[str, dict[str, Any]] = {}
 
     async def answer(self, asker: Asker, asked: JsonObject) -> dict[str, Any]:
-        """Return the answer to {client, observed, topic, intent}, all of which may be left out.
+        """Return the answer to {client, region, observed, topic, intent}, all of which may be left out.
 
         Raises:
             BadRequest: it is no such question. Unauthenticated, AccessDenied: brokers do not tell this caller where the
@@ -67,6 +68,7 @@ class Resolving:
         try:
             fields = Fields(asked, "the question")
             name = fields.text("client", chars_max=NAME_CHARS_MAX) if fields.has("client") else asker.name
+            region = fields.text("region", chars_max=REGION_CHARS_MAX) if fields.has("region") else ""
             topic = fields.text("topic", chars_max=TOPIC_CHARS_MAX) if fields.has("topic") else ""
             intent = fields.text("intent", chars_max=10) if fields.has("intent") else "read"
             rows = fields.items("observed", count_max=OBSERVED_MAX) if fields.has("observed") else []
@@ -77,7 +79,8 @@ class Resolving:
         if intent not in INTENTS:
             raise BadRequest(f"intent: give {' or '.join(INTENTS)}")
         home = await self._home_of(topic, asker.authorization) if topic and intent == "publish" else ""
-        question = Question(client=ClientKey(name, asker.address), sample=asker.sample, observed=observed, home=home)
+        key = ClientKey(name, asker.address)
+        question = Question(client=key, sample=asker.sample, observed=observed, home=home, region=region)
         choice, ttl_s = self._routes.resolve(question)
         return answer_json(self._mesh_id, choice, ttl_s, self._addresses())
 
@@ -109,7 +112,7 @@ def milliseconds(rtt_ns: int | None) -> float | None:
 def _observation(row: object) -> Observation:
     fields = Fields(row, "an observation")
     found = Observation(
-        region=fields.text("region", chars_max=40),
+        region=fields.text("region", chars_max=REGION_CHARS_MAX),
         rtt_ms=fields.integer("rtt_us", low=1, high=10_000_000) / 1000,
         samples=fields.integer("samples", low=1, high=1000),
         age_s=fields.integer("age_s", low=0, high=86_400) if fields.has("age_s") else 0.0,

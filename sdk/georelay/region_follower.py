@@ -65,7 +65,7 @@ class RegionFollower:
     async def follow(self) -> float:
         """Ask once, move if that is the answer; returns after how many seconds to ask again."""
         try:
-            ranking = await self._resolver.resolve(await self._observed())
+            ranking = await self._resolver.resolve(await self._observed(), here=self._region.region)
         except GeorelayError as error:
             log.info("region.not_resolved", error=str(error))
             return FAILED_TTL_S

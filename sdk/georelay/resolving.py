@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _HTTP: Final = ("http://", "https://")
+_BAD_REQUEST: Final = 400
 _UNAUTHORIZED: Final = 401
 _UNKNOWN_TO_OLDER: Final = (404, 405)  # gateways that rank regions by their own distance alone
 
@@ -66,18 +67,20 @@ class Resolver:
             return None
         return await asyncio.to_thread(self._kept.read, now_s=time.time())
 
-    async def resolve(self, observed: Sequence[dict[str, Any]] = ()) -> Ranking:
+    async def resolve(self, observed: Sequence[dict[str, Any]] = (), *, here: str = "") -> Ranking:
         """Return regions to try, in order, at least one.
 
         Args:
             observed: round trips that this client measured, as POST /v1/resolve takes them.
+            here: region that this client is in.
 
         Raises:
             Unavailable: the gateway cannot be asked, or no region is ready. BadRequest: no such region.
         """
         if self._given:
             return Ranking(regions=(RegionAddresses(name="", grpc=self._given),))
-        document = await asyncio.to_thread(self._ask, list(observed))
+        asked = {"client": self._client, "observed": list(observed)}
+        document = await asyncio.to_thread(self._ask, asked | ({"region": here} if here else {}))
         try:
             ranking, names = ranking_of(document)
         except (KeyError, TypeError, ValueError) as error:
@@ -92,13 +95,15 @@ class Resolver:
             await asyncio.to_thread(self._kept.write, ranking, now_s=time.time())
         return ranking
 
-    def _ask(self, observed: list[dict[str, Any]]) -> Any:
+    def _ask(self, asked: dict[str, Any]) -> Any:
         """Blocking: runs in a thread."""
         if self._region is None:
             try:
-                return self._call(json.dumps({"client": self._client, "observed": observed}).encode())
+                return self._call(json.dumps(asked).encode())
             except urllib.error.HTTPError as error:
                 error.close()
+                if error.code == _BAD_REQUEST and asked.pop("region", ""):
+                    return self._ask(asked)  # an older gateway does not know this field
                 if error.code not in _UNKNOWN_TO_OLDER:
                     raise self._refused(error.code) from error
         try:

@@ -19,6 +19,7 @@ from gateway.routing.choosing_core import (
     Obstacle,
     RegionState,
     choose,
+    note_left,
 )
 from gateway.routing.distance_core import UNKNOWN, Estimate, Source
 from mesh.distance.spread_core import SPREAD_S, hash_share
@@ -173,6 +174,30 @@ def test_who_did_not_leave_a_region_that_was_away_for_a_moment_is_not_sent_away_
 
     assert left() == 0.0
     assert 0.4 < left(shed=0.5) < 0.6  # what it wants elsewhere itself goes elsewhere
+
+
+def test_who_says_that_it_left_a_region_that_was_away_comes_back_to_it_as_slowly_as_everybody() -> None:
+    states = [region("us", 10, returned_s=1000.0).state, region("eu", 80).state]
+
+    def back(after_s: float) -> float:
+        told = [settled("us") for _ in range(400)]
+        for memory in told:
+            note_left(memory, "eu", states, 1000.0 + after_s)
+        return sum(memory.region == "us" for memory in told) / 400
+
+    assert (back(1), back(RAMP_S)) == (0.0, 1.0), "what it says counts while the region comes back"
+    memory = settled("us")
+    note_left(memory, "eu", states, 1001.0)
+    near = (region("us", 10, returned_s=1000.0), region("eu", 80))
+    chosen = [ask(memory, *near, now_s=1001.0 + second).region for second in range(0, 600, 30)]
+    assert (chosen[0], chosen[9], chosen[-1]) == ("eu", "eu", "us")
+
+
+@pytest.mark.parametrize("told", ["", "us", "mars"])
+def test_who_says_nothing_of_another_region_has_left_none(told: str) -> None:
+    memory = settled("us")
+    note_left(memory, told, [region("us", 10, returned_s=1000.0).state, region("eu", 80).state], 1001.0)
+    assert memory.region == "us"
 
 
 def test_a_gateway_that_hears_less_than_half_takes_itself_for_the_one_that_is_cut_off() -> None:

@@ -172,6 +172,29 @@ def test_a_region_came_back_when_it_was_ready_away_and_ready_again() -> None:
     assert not view.seen(9)[1].was_ready
 
 
+def test_what_stayed_with_a_gateway_that_was_cut_off_came_back_when_that_hears_the_others() -> None:
+    view = three_regions()
+    for broker in (1001, 2001, 3001):
+        measure(view, broker, 10)
+    for broker in (2001, 2001, 3001, 3001):
+        view.on_probe(BrokerId(broker), Probe.FAILED, now_ns=7)
+    assert [row.returned_ns for row in view.seen(8)] == [None, None, None]
+    measure(view, 2001, 10, now_ns=9)
+    assert [row.returned_ns for row in view.seen(9)] == [9, 9, None]
+    measure(view, 3001, 10, now_ns=11)
+    assert [row.returned_ns for row in view.seen(11)] == [9, 9, 11]
+
+
+def test_a_region_that_others_were_lost_beside_was_not_away_itself() -> None:
+    view = three_regions()
+    for broker in (1001, 2001, 3001):
+        measure(view, broker, 10)
+    view.on_probe(BrokerId(2001), Probe.REFUSED, now_ns=7)
+    view.on_probe(BrokerId(3001), Probe.REFUSED, now_ns=7)
+    measure(view, 2001, 10, now_ns=9)
+    assert view.seen(9)[0].returned_ns is None
+
+
 def test_a_region_sheds_the_mean_of_what_its_ready_brokers_say() -> None:
     view = RegionView([region("us", 1, brokers=3)])
     for broker, shed in ((1001, 0.2), (1002, 0.4), (1003, None)):

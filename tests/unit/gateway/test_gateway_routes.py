@@ -57,11 +57,28 @@ async def test_what_a_client_observed_never_counts_before_the_kernel(start_mesh:
     assert all(row["estimate_ms"] < 1000 for row in answer["regions"])
 
 
+async def test_a_client_that_left_while_its_gateway_was_cut_off_comes_back_slowly(
+    start_mesh: Any, start_broker: Any
+) -> None:
+    us, eu = await start_broker(), await start_broker()
+    mesh = await start_mesh(us=[us], eu=[eu])
+    for rule in ({"subject": "ann", "value": "us"}, {"subject": "ann", "value": ""}):
+        await ask(mesh, "POST", "/v1/routes/pin", rule)
+        assert (await ask(mesh, "POST", "/v1/resolve", {"client": "ann"}))[1]["region"] == "us"
+    us.ready = False
+    await mesh.until(lambda seen: not seen["us"]["ready"])
+    us.ready = True
+    await mesh.until(lambda seen: seen["us"]["ready"])
+    assert (await ask(mesh, "POST", "/v1/resolve", {"client": "ann"}))[1]["region"] == "us", "it did not say"
+    assert (await ask(mesh, "POST", "/v1/resolve", {"client": "ann", "region": "eu"}))[1]["region"] == "eu"
+
+
 @pytest.mark.parametrize(
     "body",
     [
         {"client": "x" * 129},
         {"intent": "fly"},
+        {"region": "x" * 41},
         {"observed": [{"region": "eu"}]},
         {"observed": [{"region": "eu", "rtt_us": -1, "samples": 3}]},
         {"observed": [{"region": "eu", "rtt_us": 1, "samples": 3}] * 65},

@@ -65,6 +65,7 @@ async def test_a_client_that_names_itself_in_the_metadata_is_that_client(start_m
     [
         pb.RegionsRequest(client="x" * 129),
         pb.RegionsRequest(topic="x" * 250),
+        pb.RegionsRequest(region="x" * 41),
         OF_LATER,
         pb.RegionsRequest(observed=[pb.Observed(region="eu")]),
         pb.RegionsRequest(observed=[pb.Observed(region="eu", rtt_us=-1, samples=3)]),
@@ -93,9 +94,10 @@ async def test_who_must_sign_in_must_do_so_here_and_needs_no_other_right(start_m
 
 
 def test_a_question_is_that_of_the_json() -> None:
-    request = pb.RegionsRequest(client="ann", observed=[EU], topic="orders", intent=pb.INTENT_PUBLISH)
+    request = pb.RegionsRequest(client="ann", observed=[EU], topic="orders", intent=pb.INTENT_PUBLISH, region="us")
     row = {"region": "eu", "rtt_us": 35_000, "samples": 3, "age_s": 0}
-    assert asked_of(request) == {"client": "ann", "observed": [row], "topic": "orders", "intent": "publish"}
+    asked = {"client": "ann", "observed": [row], "topic": "orders", "intent": "publish", "region": "us"}
+    assert asked_of(request) == asked
     assert asked_of(pb.RegionsRequest()) == {"observed": [], "topic": "", "intent": "read"}
     with pytest.raises(BadRequest, match="intent: 7"):
         asked_of(OF_LATER)

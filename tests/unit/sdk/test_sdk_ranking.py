@@ -91,6 +91,7 @@ class Gateway:
         self.posts: list[Any] = []
         self.gets = 0
         self.is_old = False
+        self.knows_where = True
         self.status = 200
         self.document: Any = answer()
 
@@ -99,6 +100,8 @@ class Gateway:
             if self.is_old:
                 return web.Response(status=405)
             self.posts.append(await request.json())
+            if not self.knows_where and "region" in self.posts[-1]:
+                return web.Response(status=400)
         else:
             self.gets += 1
         return web.json_response(self.document, status=self.status)
@@ -129,6 +132,17 @@ async def test_a_gateway_of_an_older_version_is_asked_as_before(gateway: tuple[G
     asked.is_old = True
     assert (await Resolver(url, region=None, authorization=None).resolve()).regions[0].name == "us"
     assert asked.gets == 1
+
+
+async def test_a_gateway_is_told_where_the_client_is_unless_it_does_not_know_what_that_means(
+    gateway: tuple[Gateway, str],
+) -> None:
+    asked, url = gateway
+    resolver = Resolver(url, region=None, authorization=None)
+    await resolver.resolve(here="eu")
+    asked.knows_where = False
+    assert (await resolver.resolve(here="eu")).regions[0].name == "us"
+    assert [body.get("region") for body in asked.posts] == ["eu", "eu", None]
 
 
 async def test_who_wants_one_region_gets_that_and_is_not_sent_elsewhere(gateway: tuple[Gateway, str]) -> None:

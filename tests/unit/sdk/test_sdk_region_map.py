@@ -33,6 +33,7 @@ class World:
         self.is_away = False
         self.on_disk: Ranking | None = None
         self.observed: list[Any] = []
+        self.told: list[str] = []
         self.estimates: dict[str, float] = {}
 
     def ranking(self) -> Ranking:
@@ -44,8 +45,9 @@ class World:
         ]
         return Ranking(regions=tuple(rows), spread_s=self.spread_s)
 
-    async def resolve(self, observed: Any = ()) -> Ranking:
+    async def resolve(self, observed: Any = (), *, here: str = "") -> Ranking:
         self.resolved += 1
+        self.told.append(here)
         if self.is_away:
             raise Unavailable("the gateway is away")
         self.observed += observed
@@ -201,6 +203,7 @@ async def test_a_client_moves_when_the_gateway_says_so_and_not_while_it_has_to_s
     world.is_away = True
     assert await followed.follow() == FAILED_TTL_S
     assert region.region == "eu"
+    assert world.told == ["", "us", "us", "us", "eu"], "the gateway knows where the client is, once that is anywhere"
 
 
 async def test_a_client_tells_what_it_measured_of_regions_that_could_be_better(world: World, region: RegionMap) -> None:

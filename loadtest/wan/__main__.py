@@ -33,10 +33,11 @@ def main() -> int:
     parser.add_argument("--pairs", default=PAIRS, help="congestion: round trips")
     parser.add_argument("--seconds", type=float, default=20.0, help="congestion: of each measurement")
     parser.add_argument("--losses", default=",".join(congestion.LOSSES))
-    parser.add_argument("--jars", default="", help="landing: folder with Kafka's jars, as `make interop-java` brings")
+    parser.add_argument("--jars", default="", help="folder with Kafka's jars, as `make interop-java` brings, for Java")
     parser.add_argument("--count", type=int, default=20, help="step, return: connections; cuts: how many")
     parser.add_argument("--gateway", default="us", help="step, return: whose gateway the connections ask")
     parser.add_argument("--rate", type=float, default=300.0, help="cuts: records per second")
+    parser.add_argument("--kinds", default="confluent-kafka,aiokafka,SDK", help="cuts: of clients; Java needs JARS")
     options = parser.parse_args()
     if options.what != "congestion":
         asyncio.run(_in_a_bed(options))
@@ -64,7 +65,9 @@ async def _lines(bed: GatewayBed, options: argparse.Namespace) -> AsyncIterator[
     found = {
         "step": lambda: moving.step(bed, count=options.count, gateway=options.gateway),
         "return": lambda: moving.come_back(bed, count=options.count, gateway=options.gateway),
-        "cuts": lambda: moving.cuts(bed, count=options.count, rate=options.rate),
+        "cuts": lambda: moving.cuts(
+            bed, count=options.count, rate=options.rate, kinds=options.kinds.split(","), jars=options.jars
+        ),
     }[options.what]()
     async for line in found:
         yield line

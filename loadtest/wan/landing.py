@@ -27,7 +27,7 @@ import georelay
 from georelay.tls import client_contexts
 from loadtest.load.wires import GRPC_PATH, PublishRequest
 from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
-from loadtest.wan.wan_mesh import USER
+from loadtest.wan.wan_mesh import USER, java_settings
 
 TOPIC: Final = "where"
 CLIENT_S: Final = 40
@@ -79,14 +79,7 @@ def _confluent(errand: Errand, value: str) -> None:
 
 def _java(errand: Errand, value: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
-        login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password='
-        rows = {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": f'{login}"{errand.password}";',
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": errand.ca,
-        }
+        rows = java_settings(errand.password, errand.ca)
         settings.write("\n".join(f"{name}={row}" for name, row in rows.items()))
         settings.flush()
         program = ["org.apache.kafka.tools.ConsoleProducer", "--command-config", settings.name]

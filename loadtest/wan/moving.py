@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Final
@@ -32,7 +32,6 @@ CUT_S: Final = 10.0
 GONE_S: Final = 15.0
 RETURN_S: Final = 420.0
 SHARES_EVERY_S: Final = 60
-WORKERS: Final = ("confluent-kafka", "aiokafka", "SDK")
 START_S: Final = 120.0
 END_S: Final = 60.0
 
@@ -117,33 +116,33 @@ async def come_back(bed: GatewayBed, *, count: int, gateway: str) -> AsyncIterat
         yield f"moves of each: {sorted(map(len, moves(clients.events, at_ns).values()))}"
 
 
-async def cuts(bed: GatewayBed, *, count: int, rate: float) -> AsyncIterator[str]:
+async def cuts(bed: GatewayBed, *, count: int, rate: float, kinds: Sequence[str], jars: str = "") -> AsyncIterator[str]:
     """Cut off the region that clients are in, again and again, under load; tell how long nothing came."""
     await _prepare(bed)
     clients = Clients()
-    for kind in WORKERS:
-        clients.start(bed, _task(bed, kind, rate=rate / len(WORKERS)))
+    for kind in kinds:
+        clients.start(bed, _task(bed, kind, rate=rate / len(kinds), jars=jars))
     async with asyncio.timeout(START_S):
-        while not all(clients.region_of(kind) for kind in WORKERS):
+        while not all(clients.region_of(kind) for kind in kinds):
             await asyncio.sleep(0.2)
     await asyncio.sleep(GONE_S)
     met: dict[int, set[str]] = {}
     for _ in range(count):
-        regions = {kind: clients.region_of(kind) for kind in WORKERS}
+        regions = {kind: clients.region_of(kind) for kind in kinds}
         region = Counter(regions.values()).most_common(1)[0][0]
         at_ns = await bed.wan_at_ns("cut", region)
-        met[at_ns] = {kind for kind in WORKERS if regions[kind] == region}
+        met[at_ns] = {kind for kind in kinds if regions[kind] == region}
         await asyncio.sleep(CUT_S)
         await bed.wan_at_ns("heal")
         await asyncio.sleep(PERIOD_S - CUT_S)
-        yield f"cut of {region}, where {', '.join(sorted(met[at_ns]))} were: now {_where(clients)}"
+        yield f"cut of {region}, where {', '.join(sorted(met[at_ns]))} were: now {_where(clients, kinds)}"
     await asyncio.to_thread(clients.end)
     stored = await asyncio.to_thread(_stored, bed)
     sent = len({event.value for event in clients.events if event.what in ("acked", "failed")})
     yield f"{len(met)} cuts of {CUT_S:.0f} s, {sent} records at {rate:g}/s; from the last good one to the first after:"
     for (kind, what), found in sorted(silences(clients.events, met).items()):
         yield silence_row(kind, what, found)
-    for kind in WORKERS:
+    for kind in kinds:
         yield kept_row(kind, clients.events, stored)
 
 
@@ -189,8 +188,8 @@ def _shares(clients: Clients, at_ns: int) -> str:
     return ", ".join(f"{number} in {region}" for region, number in rows)
 
 
-def _where(clients: Clients) -> str:
-    return ", ".join(f"{kind} in {clients.region_of(kind)}" for kind in WORKERS)
+def _where(clients: Clients, kinds: Sequence[str]) -> str:
+    return ", ".join(f"{kind} in {clients.region_of(kind)}" for kind in kinds)
 
 
 def _stored(bed: GatewayBed) -> Counter[str]:

@@ -12,6 +12,7 @@ import json
 import logging
 import ssl
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +29,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import georelay
 from georelay.tls import client_contexts
-from loadtest.wan.wan_mesh import USER
+from loadtest.wan.wan_mesh import USER, java_settings
 
 TOPIC: Final = "orders"
 REQUEST_MS: Final = 1_000  # for how long an answer may be away before a client looks elsewhere
@@ -36,6 +37,7 @@ FETCH_MS: Final = 100
 REST_S: Final = 5.0
 SILENT_S: Final = 1.5  # after so long without anything an aiokafka client is made anew
 LOOK_S: Final = 0.25
+JAVA_SOURCE: Final = Path(__file__).with_name("MovingClient.java")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,9 @@ class Task:
     """What a client does.
 
     Args:
-        kind: "confluent-kafka", "aiokafka", "SDK", or "followers": `count` connections of the SDK that wait.
+        kind: "confluent-kafka", "aiokafka", "Java", "SDK", or "followers": `count` connections of the SDK that wait.
         gateways: the HTTP and the Kafka address of each, the nearest first. hosts: region by host of its brokers.
+        jars: folder with those of Kafka, for Java.
     """
 
     kind: str
@@ -54,6 +57,7 @@ class Task:
     ca: str
     rate: float = 0.0
     count: int = 0
+    jars: str = ""
 
     @property
     def kafka(self) -> str:
@@ -69,9 +73,9 @@ class Diary:
         self._region = ""
         self._lock = threading.Lock()
 
-    def write(self, what: str, value: str) -> None:
-        """Write down what happened now."""
-        row = {"kind": self._kind, "what": what, "at_ns": time.monotonic_ns(), "value": value}
+    def write(self, what: str, value: str, at_ns: int = 0) -> None:
+        """Write down what happened, now where nothing else is said."""
+        row = {"kind": self._kind, "what": what, "at_ns": at_ns or time.monotonic_ns(), "value": value}
         with self._lock:
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
@@ -229,6 +233,40 @@ async def _made(client: Any) -> AsyncIterator[Any]:
         await asyncio.wait([stopping], timeout=0.2)
 
 
+async def java(task: Task, diary: Diary, over: Over) -> None:
+    """Kafka's own client, with settings alone, as librdkafka."""
+    settings = {
+        **java_settings(task.password, task.ca),
+        "bootstrap.servers": task.kafka,
+        "client.id": "edge-java",
+        "request.timeout.ms": REQUEST_MS,
+        "socket.connection.setup.timeout.ms": 1_000,
+        "socket.connection.setup.timeout.max.ms": 1_000,
+        "reconnect.backoff.max.ms": 500,
+        "metadata.recovery.strategy": "rebootstrap",
+        "metadata.recovery.rebootstrap.trigger.ms": REQUEST_MS,
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write("\n".join(f"{name}={value}" for name, value in settings.items()))
+        file.flush()
+        words = ["-Xmx200m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{task.jars}/*", str(JAVA_SOURCE)]
+        arguments = [file.name, TOPIC, str(task.rate), str(REST_S)]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec("java", *words, *arguments, stdin=pipe, stdout=pipe)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ending = asyncio.create_task(asyncio.to_thread(over.publishing.wait))
+        ending.add_done_callback(lambda _: process.stdin.close() if process.stdin is not None else None)
+        async for line in process.stdout:
+            what, at_ns, value = line.decode().rstrip().split(" ", 2)
+            if what == "region":
+                diary.region(task.hosts.get(value, ""))
+            else:
+                diary.write(what, value, int(at_ns))
+        if code := await process.wait():
+            raise RuntimeError(f"java ended with {code}")
+
+
 async def sdk(task: Task, diary: Diary, over: Over) -> None:
     """The SDK: nothing but the gateway's URL."""
     async with (
@@ -281,6 +319,7 @@ def _login(task: Task) -> dict[str, Any]:
 KINDS: Final[dict[str, Callable[..., Any]]] = {
     "confluent-kafka": confluent,
     "aiokafka": aiokafka,
+    "Java": java,
     "SDK": sdk,
     "followers": followers,
 }

@@ -21,6 +21,18 @@ METRIC: Final = "georelay_link_connections{"
 COMMAND_SECONDS_MAX: Final = 120
 
 
+def java_settings(password: str, ca: str) -> dict[str, str]:
+    """Return how Kafka's client for Java signs in."""
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password='
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login}"{password}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": ca,
+    }
+
+
 class WanMesh(MeshProcess):
     """`georelay up --wan` as a child process. Use as an async context manager."""
 

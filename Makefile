@@ -155,7 +155,7 @@ units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most
 lab: $(STAMP) ## deploy/ansible on hosts with systemd made here, operations under load (REGIONS=3 STEPS=.. RATE=..; root); says what is missing
 	@$(BIN)/python -m deploy.lab $(if $(REGIONS),--regions $(REGIONS)) $(if $(RATE),--rate $(RATE)) $(if $(STEPS),--steps "$(STEPS)") $(if $(RELEASE),--release $(RELEASE)) $(if $(NEXT),--next $(NEXT))
 
-tf: $(STAMP) ## deploy/terraform against moto as AWS: made, read back, grown, shrunk, ended (20 min; MIRROR=folder of providers)
+tf: $(STAMP) ## deploy/terraform against moto as AWS: made, read back, grown, shrunk, ended (10 min; MIRROR=folder of providers)
 	@MIRROR="$(MIRROR)" bash tools/tf_needs.sh $(PYTHON)
 	@GEORELAY_TF=1 TF_CLI_CONFIG_FILE=$(CURDIR)/build/tf/terraformrc build/tf/venv/bin/python -m pytest -q -s -x -c /dev/null --rootdir . --confcutdir tests/terraform tests/terraform
 

@@ -108,6 +108,13 @@ def test_the_containers_of_the_mesh_are_shut_in_and_have_what_was_built() -> Non
     assert len(found) == len(re.findall(r"^  \w+:$", services, flags=re.M))
 
 
+def test_the_line_that_starts_the_report_names_its_profile_which_podman_compose_does_not_do_by_itself() -> None:
+    text = COMPOSE.read_text()
+    (line,) = re.findall(r"^ *# .*(podman-compose .* run .*)$", text, flags=re.M)
+    (profile,) = re.findall(r"profiles: \[(\w+)\]", text)
+    assert f" --profile {profile} run --rm sla " in line
+
+
 def test_the_brokers_and_the_gateway_of_the_mesh_in_containers_know_each_other() -> None:
     brokers = {name: load_broker(ROOT / f"deploy/docker/compose/{name}.toml") for name in REGIONS}
     gateway = load_gateway(ROOT / "deploy/docker/compose/gateway.toml")

@@ -49,6 +49,7 @@ from region.broker.region_directory import RegionDirectory
 from region.broker.transaction_coordinators import register_transactions
 from region.config import BrokerConfig, split_address
 from region.controller.assignment import Assignment
+from region.controller.command_kinds import JOURNAL_LEVEL
 from region.controller.topic import TopicDefinition
 from region.coordination.region_coordinators import RegionCoordinators
 from region.geo.resolution import Resolver
@@ -113,6 +114,7 @@ class BrokerCore:
         self.directory = DataDirectory.open(
             Path(config.data_dir), mesh_id=config.mesh_id, broker_id=config.broker_id, fs=file_system
         )
+        self.directory.entries.is_wanted = lambda: self.controller.feature_level >= JOURNAL_LEVEL
         self.disk_space = DiskSpace(file_system, self.directory.path, reserve_bytes=config.disk_reserve_bytes)
         self._journal = self.directory.open_hard_states()
         loop = asyncio.get_running_loop()
@@ -121,6 +123,7 @@ class BrokerCore:
             post=lambda tokens: self._post(loop, tokens),
             on_failure=lambda error: self._post_failure(loop, error),
             marks=self.directory.marks,
+            entries=self.directory.entries,
             sync_all=self.directory.sync_all,
             disk_space=self.disk_space,
             on_log_damaged=lambda damaged, error: self._post_damage(loop, damaged, error),

@@ -21,7 +21,9 @@ from region.controller.topology import RegionInfo, Topology
 from region.log.data_directory import DataDirectory
 from region.log.flusher import Flusher
 
-LEVEL_OF_VERSION: Final = {5: 8}  # of the link protocol -> feature level: a new level brings a new version
+# Of the link protocol -> feature level. A new level brings a new version, unless other regions see nothing of it: what
+# came with 9 lies in the data directories of one region.
+LEVEL_OF_VERSION: Final = {5: 9}
 UNSAID_LEVEL: Final = 6  # up to here nothing is written into streams of other regions that older brokers do not read
 
 

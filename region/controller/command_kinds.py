@@ -18,11 +18,12 @@ from region.controller.topology import Topology
 from region.security.definition import Kind, SecurityDefinition
 
 FEATURE_LEVEL: Final = 1  # at which a region forms
-FEATURE_LEVEL_MAX: Final = 8  # the highest that this version reads and writes
+FEATURE_LEVEL_MAX: Final = 9  # the highest that this version reads and writes
 MESH_LEVEL: Final = 4  # homes that move, PROMISE and SEAL entries, mesh control
 SETTINGS_LEVEL: Final = 5  # cleanup.policy=compact, message.timestamp.type and max.message.bytes are enforced
 FORGET_LEVEL: Final = 8  # deletions that every region has are forgotten
 OWNERS_LEVEL: Final = 8  # mesh control keeps whose topics are
+JOURNAL_LEVEL: Final = 9  # brokers sync small writes in their entry journals: no older one opens their directories
 PRODUCER_BLOCK_MAX: Final = 100_000
 
 

@@ -4,7 +4,9 @@ A write into room that the file has already costs the sync less than one that ma
 steps, 64 KiB first and twice as much each time up to 16 MiB, and only once a segment has some size: thousands of small
 partitions stay small. It is taken off the write path, by another thread, and given back when the segment is sealed.
 
-Rule: whatever lies between the end of the log and the end of the file is zero.
+Rule 1: whatever lies between the end of the log and the end of the file is zero.
+Rule 2: what was written is dirty until a sync of this file, or the entry journal, holds it durably. What only the
+journal holds lags: `sync` covers it too, and must before the file is closed for another.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class ActiveFile:
         self._handle: int | None = None
         self._path = Path()
         self._dirty = False
+        self._lags = False
+        self._fresh: list[Buffer] = []  # what is dirty, and nothing else is
         self._end = 0  # of the log in the file
         self._room_end = 0  # of the file
         self._step = ROOM_STEP_BYTES_MIN
@@ -48,8 +52,19 @@ class ActiveFile:
 
     @property
     def is_dirty(self) -> bool:
-        """Return whether something was written that no sync has covered."""
+        """Return whether something was written that is not durable anywhere."""
         return self._dirty
+
+    @property
+    def fresh(self) -> tuple[int, Sequence[Buffer]] | None:
+        """Return where what is dirty begins, and its pieces; None when more than that has to be made durable."""
+        if not self._fresh or self._handle is None:
+            return None
+        return self._end - sum(map(len, self._fresh)), self._fresh
+
+    def journaled(self) -> None:
+        """Take note that the entry journal holds what is fresh."""
+        self._dirty, self._lags, self._fresh = False, True, []
 
     def open(self, path: Path, *, size_bytes: int, create: bool = False) -> None:
         """Open the file of a segment whose log ends at `size_bytes`."""
@@ -62,6 +77,8 @@ class ActiveFile:
     def write(self, frames: Sequence[Buffer], position: int) -> int:
         """Write behind the end of the log. Returns the bytes written. Raises OSError."""
         assert self._handle is not None
+        if not self._dirty or self._fresh:
+            self._fresh.extend(frames)
         self._dirty = True
         written = write_fully(self._fs, self._handle, frames, position)
         self._end = position + written
@@ -69,15 +86,21 @@ class ActiveFile:
 
     def sync(self) -> int:
         """Make what was written durable. Returns the syncs done. Raises OSError."""
-        if not self._dirty or self._handle is None:
+        if not (self._dirty or self._lags) or self._handle is None:
             return 0
         self._fs.fdatasync(self._handle)
-        self._dirty = False
+        self.synced()
         return 1
 
+    def sync_aside(self) -> None:
+        """Make durable what was written before; any thread. It still counts as lagging. Raises OSError."""
+        with self._lock:
+            if self._handle is not None:
+                self._fs.fdatasync(self._handle)
+
     def synced(self) -> None:
-        """Take note that the whole file system was synced."""
-        self._dirty = False
+        """Take note that the whole file was synced."""
+        self._dirty, self._lags, self._fresh = False, False, []
 
     def cut(self, size_bytes: int) -> None:
         """Cut the file; durable with the next sync. Raises OSError."""
@@ -95,14 +118,15 @@ class ActiveFile:
         assert self._handle is not None
         self._fs.truncate(self._handle, size_bytes)
         self._end = self._room_end = size_bytes
-        self._dirty = True
+        self._dirty, self._fresh = True, []
 
     def close(self) -> None:
         """Close the file as it is."""
         with self._lock:
             if self._handle is not None:
                 self._fs.close(self._handle)
-            self._handle, self._dirty = None, False
+            self._handle = None
+            self.synced()
 
     def ask_for_room(self) -> bool:
         """Return whether `make_room` should be called now; it is not asked for twice."""

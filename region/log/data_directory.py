@@ -5,12 +5,15 @@
     LOCK                held (flock) by the process that uses the directory, or seals the traces of one that died
     hard-state          region.log.hard_state
     flushed-marks       region.log.flushed_marks
+    entry-journal-*     region.log.entry_journal; there are none after a clean stop
     groups/<group id>/  region.log.group_folder
     trash/              groups on their way out
     damaged/<group id>/ groups that could not be used any more: for people, never read
 
 Format 2 added flushed marks, manifests, and index files that are trusted; a directory of format 1 is upgraded at its
 first open (its index files are made again from the segments) and then refused by older brokers.
+Format 3 is format 2 with an entry journal to replay: a broker that knows of none refuses it. A clean stop and a replay
+leave format 2.
 
 Rule: nothing is written into a directory that is not ours. Every refusal is one line that says what is wrong.
 """
@@ -30,6 +33,7 @@ import structlog
 from georelay.errors import DataDirectoryError
 from georelay.ids import BrokerId, GroupId
 from georelay.wire.crc import crc32c
+from region.log.entry_journal import EntryJournal, replay_journal
 from region.log.errors import LogUnreadable, OpenNotDurable
 from region.log.filesystem import (
     FileSystem,
@@ -46,6 +50,7 @@ from region.log.hard_state import JOURNAL_NAME, HardStateJournal
 log = structlog.get_logger()
 
 DIRECTORY_FORMAT: Final = 2
+JOURNALED_FORMAT: Final = 3
 _FORMAT_BEFORE: Final = 1
 FORMAT_BYTES_MAX: Final = 4096
 _FORMAT: Final = "FORMAT"
@@ -78,6 +83,7 @@ class DataDirectory:
         self.disk_id = disk_id
         self.fs = fs
         self.marks = marks
+        self.entries = EntryJournal(fs, path, used=self._mark_journaled)
         self._lock_handle: int | None = lock_handle
         self._opened: set[GroupId] = set()  # what they had promised is known again
         own = fs.on_own_file_system(path)
@@ -107,9 +113,11 @@ class DataDirectory:
                 disk_id, found_format = _read_or_make_format(fs, path, mesh_id, broker_id)
                 for name in fs.list_directory(path / _TRASH):
                     remove_tree(fs, path / _TRASH / name)
+                replay_journal(fs, path, lambda group: path / _GROUPS / str(group))
                 marks = _open_marks(fs, path, found_format)
-                if found_format == _FORMAT_BEFORE:  # after its marks are begun: from then on they are expected
+                if found_format != DIRECTORY_FORMAT:  # after its marks are begun: from then on they are expected
                     _write_format(fs, path, mesh_id, broker_id, disk_id)
+                if found_format == _FORMAT_BEFORE:
                     log.info("data_directory.upgraded", path=str(path), from_format=1, to_format=DIRECTORY_FORMAT)
             except BaseException:
                 fs.close(lock_handle)
@@ -206,9 +214,15 @@ class DataDirectory:
     def close(self) -> None:
         """Release the lock."""
         self.marks.close()
+        self.entries.close()
         if self._lock_handle is not None:
             self.fs.close(self._lock_handle)
             self._lock_handle = None
+
+    def _mark_journaled(self, journaled: bool) -> None:
+        """Say in FORMAT whether there may be an entry journal: before there is one, and after it is gone."""
+        version = JOURNALED_FORMAT if journaled else DIRECTORY_FORMAT
+        _write_format(self.fs, self.path, self.mesh_id, self.broker_id, self.disk_id, version)
 
     def _sync_file_system(self) -> None:
         assert self._lock_handle is not None
@@ -281,7 +295,7 @@ def _group_ids(fs: FileSystem, path: Path) -> list[GroupId]:
 
 def _open_marks(fs: FileSystem, path: Path, found_format: int) -> FlushedMarks:
     has_groups = bool(_group_ids(fs, path))
-    marks = FlushedMarks.open(fs, path, are_expected=has_groups and found_format == DIRECTORY_FORMAT)
+    marks = FlushedMarks.open(fs, path, are_expected=has_groups and found_format != _FORMAT_BEFORE)
     if marks.is_damaged and not has_groups:
         marks.clear_damaged()  # nothing was promised
     return marks
@@ -298,8 +312,10 @@ def _read_or_make_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: Br
     return disk_id, DIRECTORY_FORMAT
 
 
-def _write_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId, disk_id: str) -> None:
-    about: dict[str, object] = {"format": DIRECTORY_FORMAT, "mesh": mesh_id, "broker": broker_id, "disk": disk_id}
+def _write_format(
+    fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId, disk_id: str, version: int = DIRECTORY_FORMAT
+) -> None:
+    about: dict[str, object] = {"format": version, "mesh": mesh_id, "broker": broker_id, "disk": disk_id}
     replace_file(fs, path / _FORMAT, json.dumps({**about, "crc": _crc_of(about)}).encode() + b"\n")
 
 
@@ -317,11 +333,11 @@ def _check_format(raw: bytes, path: Path, mesh_id: str, broker_id: BrokerId) -> 
     try:
         about = json.loads(raw[:FORMAT_BYTES_MAX])
         version, mesh, broker, disk = (about[name] for name in ("format", "mesh", "broker", "disk"))
-        damaged = version == DIRECTORY_FORMAT and about["crc"] != _crc_of(about)
+        damaged = version in (DIRECTORY_FORMAT, JOURNALED_FORMAT) and about["crc"] != _crc_of(about)
     except (ValueError, TypeError, KeyError) as error:
         raise DataDirectoryError(f"{path / _FORMAT} cannot be read: {error!r}") from error
-    if version not in (_FORMAT_BEFORE, DIRECTORY_FORMAT):
-        raise DataDirectoryError(f"data directory {path} has format {version}, this broker knows {DIRECTORY_FORMAT}")
+    if version not in (_FORMAT_BEFORE, DIRECTORY_FORMAT, JOURNALED_FORMAT):
+        raise DataDirectoryError(f"data directory {path} has format {version}, this broker knows {JOURNALED_FORMAT}")
     if damaged:
         raise DataDirectoryError(f"{path / _FORMAT} is damaged: remove the data directory and let the broker join anew")
     if mesh != mesh_id:

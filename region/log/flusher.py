@@ -8,7 +8,9 @@ Rule 4: the first failed write or sync stops everything for good. A sync is neve
 the pages and would report success. `on_failure` is told once; no token is posted after it.
 Rule 5: after the sync, and before the tokens, the groups' flushed marks are written; a mark is lowered before a cut.
 Marks are synced MARKS_SYNC_MS later, beside the cycles: a power cut makes them no older than that.
-Rule 6: a log whose own bytes turn out to be damaged while it is cut is left as it is, alone: `on_log_damaged` is told
+Rule 6: small writes are synced in the entry journal, all of a cycle at once, where there is one; large ones, and what
+changes more than the end of a segment, where they belong. Whatever is no append settles its group in the journal first.
+Rule 7: a log whose own bytes turn out to be damaged while it is cut is left as it is, alone: `on_log_damaged` is told
 before the tokens of that cycle are posted; what is posted for this log from then on says nothing about the disk.
 
 There is no linger timer: while one cycle syncs, the writes that arrive form the next one. What need not be durable for
@@ -31,6 +33,7 @@ from georelay.errors import StorageFailed
 from georelay.ids import GroupId, RaftIndex
 from region.log.disk_space import DiskSpace
 from region.log.entry import Entry
+from region.log.entry_journal import EntryJournal, JournalRow
 from region.log.errors import LogCorrupt
 from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
@@ -113,9 +116,10 @@ class Flusher:
 
     Args:
         journal: used by the flusher only from now on.
+        entries: holds small writes; used by the flusher only from now on. None: every log is synced itself.
         post: called once per cycle, in the flusher's thread, with the durable tokens in the order of submission.
         on_failure: called once, in the flusher's thread, when storage has failed.
-        on_log_damaged: called once for each log of rule 6, in the flusher's thread; None: it is a failure of storage.
+        on_log_damaged: called once for each log of rule 7, in the flusher's thread; None: it is a failure of storage.
         marks: told how far each log is durable; None: nobody is.
         sync_all: makes everything in the data directory durable at once; None where that costs others too much.
         disk_space: measured now and then.
@@ -131,7 +135,9 @@ class Flusher:
         sync_all: Callable[[], None] | None = None,
         disk_space: DiskSpace | None = None,
         on_log_damaged: Callable[[GroupLog, LogCorrupt], None] | None = None,
+        entries: EntryJournal | None = None,
     ) -> None:
+        self._entries = entries
         self._on_log_damaged = on_log_damaged
         self._damaged: set[GroupLog] = set()
         self._marks = marks
@@ -166,6 +172,8 @@ class Flusher:
         """Start the thread."""
         assert self._thread is None
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="log-helper")
+        if self._entries is not None:
+            self._entries.run_aside = lambda work: self._sync_pool().submit(work)  # marks wait for none of it
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
         self._thread.start()
 
@@ -175,16 +183,29 @@ class Flusher:
         self._queue.put(write)
 
     def stop(self) -> None:
-        """Finish what was submitted, post its tokens, end the thread. Logs and journal stay open."""
+        """Finish what was submitted, post its tokens, end the thread; logs and journals stay open.
+
+        Nothing is left to replay.
+        """
         if self._stopped:
             return
         self._stopped = True
         self._queue.put(None)
         if self._thread is not None:
             self._thread.join()
+        self.finish_entries()
         for pool in (self._pool, self._helper):
             if pool is not None:
                 pool.shutdown()
+
+    def finish_entries(self) -> None:
+        """Leave an empty entry journal; `on_failure` is told when that fails."""
+        if self._entries is None or self.failed:
+            return
+        try:
+            self._entries.finish()
+        except OSError as error:
+            self._tell(StorageFailed(f"a sync of the data directory failed: {error}"), error)
 
     def marks_due_ms(self, now_ns: int) -> float | None:
         """Return in how many milliseconds the marks are to be synced, <= 0 now; None when all of them are."""
@@ -223,8 +244,10 @@ class Flusher:
         stats = self.stats
         try:
             self._write_hard_states(writes)
+            self._settle(writes)
             dirty = self._write_entries(writes)
             before_sync = time.perf_counter_ns()
+            self._write_journal(dirty)
             self._sync([item.log for item in dirty])
             self._note_marks(dirty, started)
             self._check_space(started)
@@ -291,6 +314,21 @@ class Flusher:
             self._journal.sync()
             self.stats.syncs += 1
 
+    def _settle(self, writes: Sequence[GroupWrite]) -> None:
+        """Take back what the entry journal holds of groups that do more than append, or have another log now."""
+        if self._entries is None:
+            return
+        self._entries.check()
+        groups = set()
+        for write in writes:
+            held = self._entries.log_of(write.group_id)
+            cuts = write.truncate_from is not None or write.install is not None
+            if held is not None and (cuts or held is not write.log):
+                groups.add(write.group_id)
+        if groups:
+            self._entries.settle(groups)
+            self.stats.syncs += 1 + len(groups)
+
     def _write_entries(self, writes: Sequence[GroupWrite]) -> list[_Dirty]:
         """Write and truncate; return the logs to sync. Appends of one group that follow each other become one."""
         pending: dict[GroupLog, _Dirty] = {}
@@ -349,11 +387,31 @@ class Flusher:
             self.stats.syncs += 1 + sum(group_log.sync(all_synced=True) for group_log in logs)
             return
         own, others = [*(group_log for group_log in logs if not group_log.is_dirty), *dirty[:1]], dirty[1:]
-        if others and self._pool is None:
-            self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        under_way = [self._pool.submit(group_log.sync) for group_log in others] if self._pool is not None else []
+        under_way = [self._sync_pool().submit(group_log.sync) for group_log in others]
         self.stats.syncs += sum(group_log.sync() for group_log in own)
         self.stats.syncs += sum(sync.result() for sync in under_way)
+
+    def _sync_pool(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        return self._pool
+
+    def _write_journal(self, dirty: Sequence[_Dirty]) -> None:
+        """Make small appends durable in the entry journal."""
+        if self._entries is None or not self._entries.is_wanted():
+            return
+        rows: list[tuple[GroupId, GroupLog, JournalRow]] = []
+        room = self._entries.frame_bytes_max
+        for item in dirty:
+            row = item.log.journal_row()
+            if row is not None and row.size_bytes <= min(room, self._entries.row_bytes_max):
+                rows.append((item.group_id, item.log, row))
+                room -= row.size_bytes
+        if rows:
+            self.stats.written_bytes += self._entries.write(rows)
+            self.stats.syncs += 1
+            for _, group_log, _ in rows:
+                group_log.journaled()
 
     def _note_marks(self, dirty: Sequence[_Dirty], now_ns: int) -> None:
         if self._marks is None:

@@ -21,6 +21,7 @@ from georelay.limits import INDEX_INTERVAL_BYTES, SEGMENT_BYTES_MAX
 from mesh.replication.stream_header import EntryType
 from region.log.active_file import ActiveFile
 from region.log.entry import FIRST_CHAIN, Entry
+from region.log.entry_journal import JournalRow
 from region.log.filesystem import Buffer, FileSystem
 from region.log.flushed_marks import FlushedMark, LostTail
 from region.log.group_folder import (
@@ -216,7 +217,8 @@ class GroupLog(LogReader):
         if all_synced:
             self._file.synced()
             self._directories_dirty.clear()
-        self._sync_files()
+        if self.is_dirty:
+            self._sync_files()
         syncs, self._syncs = self._syncs, 0
         self._view = self._make_view()
         lost = self._state.lost
@@ -230,6 +232,26 @@ class GroupLog(LogReader):
     def is_dirty(self) -> bool:
         """Return whether `sync` has anything to wait for."""
         return self._file.is_dirty or bool(self._directories_dirty)
+
+    def journal_row(self) -> JournalRow | None:
+        """Return what the entry journal must hold in the place of a sync; None when only a sync does."""
+        fresh = None if self._directories_dirty else self._file.fresh
+        if fresh is None:
+            return None
+        position, frames = fresh
+        return JournalRow(self._state.segments[-1].first_index, position, frames, sum(map(len, frames)))
+
+    def journaled(self) -> None:
+        """Take note that the entry journal holds what `journal_row` said; `sync` shows it to readers."""
+        self._file.journaled()
+
+    def settle(self) -> None:
+        """Make durable in its segment what only the entry journal holds. Raises OSError."""
+        self._syncs += self._file.sync()
+
+    def sync_aside(self) -> None:
+        """Do so beside the flusher, for what it wrote before. Raises OSError."""
+        self._file.sync_aside()
 
     def seal(self) -> None:
         """End the last segment here, so that it can be shipped, verified and removed as a whole. Raises OSError."""

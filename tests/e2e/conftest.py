@@ -31,8 +31,10 @@ from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
 from region.log.entry import decode_entry
+from region.log.entry_journal import JOURNAL_NAMES, decode_frames
 from region.log.filesystem import Buffer, FileSystem, OsFileSystem
 from region.log.hard_state import JOURNAL_NAME
+from region.log.segment import segment_path
 from region.multiraft.group import Group
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.raft.core import AppendResponse, Ready, VoteResponse
@@ -82,6 +84,7 @@ class WatchedFileSystem(OsFileSystem):
         self._paths: dict[int, Path] = {}
         self._unsynced: dict[Path, list[int]] = defaultdict(list)  # log file -> indexes
         self._unsynced_terms: list[tuple[int, int]] = []
+        self._unsynced_rows: list[tuple[Path, int]] = []  # of the entry journal: log file, newest index
         self._unsynced_names: set[Path] = set()
         self._nameless: dict[Path, int] = {}  # log file whose name is not durable yet -> newest synced index
         self._lock = threading.Lock()
@@ -108,7 +111,20 @@ class WatchedFileSystem(OsFileSystem):
                 self._note_entries(path, raw)
             elif path.name == JOURNAL_NAME and _is_of_region(path):
                 self._note_terms(raw)
+            elif path.name in JOURNAL_NAMES and _is_of_region(path):
+                self._note_rows(path.parent, raw)
         return written
+
+    def _note_rows(self, home: Path, raw: bytes) -> None:
+        for _, rows in decode_frames(raw):
+            for row in rows:
+                position, index = 0, 0
+                while position < len(row.content):
+                    entry = decode_entry(row.content, position)
+                    position, index = position + len(entry.frame), int(entry.index)
+                if index:
+                    segment = segment_path(home / "groups" / str(row.group), row.first_index)
+                    self._unsynced_rows.append((segment, index))
 
     def _note_entries(self, path: Path, raw: bytes) -> None:
         position = 0
@@ -131,6 +147,7 @@ class WatchedFileSystem(OsFileSystem):
         path = self._paths[handle]
         with self._lock:
             indexes, terms = list(self._unsynced[path]), list(self._unsynced_terms)
+            rows = list(self._unsynced_rows)
         time.sleep(self._sync_seconds)  # in the flusher's thread: whoever does not wait for us is caught
         super().fdatasync(handle)
         with self._lock:
@@ -143,6 +160,10 @@ class WatchedFileSystem(OsFileSystem):
                 del self._unsynced_terms[: len(terms)]
                 for group, term in terms:
                     self.durable_terms[group] = max(term, self.durable_terms[group])
+            elif path.name in JOURNAL_NAMES and _is_of_region(path):
+                del self._unsynced_rows[: len(rows)]
+                self._nameless.update(rows)
+                self._settle()
 
     def fsync_directory(self, path: Path) -> None:
         if not self.sync_works:

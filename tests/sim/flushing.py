@@ -105,6 +105,10 @@ class SimFlusher(Flusher):
                 self._on_failure(self._failure)
                 return
             self._post(tokens)
+        try:
+            self.finish_entries()
+        except PowerCut:
+            self._lose_power()
 
     def _sync(self, logs: Sequence[GroupLog]) -> None:
         if self._sync_all is not None:

@@ -40,6 +40,7 @@ from mesh.replication.stream_header import EntryType
 from region.log.entry import ENTRY_HEADER_BYTES, LOCAL_PART, MAGIC, Entry
 from region.raft.core import PENDING, Role
 from tests.sim.disk import Folder, Inode, SimDisk
+from tests.sim.durable_journal import DurableJournal
 from tests.sim.violation import Violation
 
 _APPEND_RESPONSE: Final = 4
@@ -64,10 +65,11 @@ def _batch_of(entry: Entry) -> Batch:
 class DurableLog:
     """What the platters hold of one group, read without the shipping code."""
 
-    __slots__ = ("_disk", "_firsts", "_folder", "_folder_version", "_names_version", "_parsed", "_path")
+    __slots__ = ("_disk", "_firsts", "_folder", "_folder_version", "_journal", "_names_version", "_parsed", "_path")
 
     def __init__(self, disk: SimDisk, path: Path) -> None:
         self._disk = disk
+        self._journal = DurableJournal.of(disk)
         self._path = path
         self._folder: Folder | None = None
         self._folder_version = -1
@@ -87,6 +89,10 @@ class DurableLog:
         at = bisect_right(firsts, index) - 1
         if folder is None or at < 0:
             return None
+        journaled = self._journal.entries(int(self._path.name)).get(index)
+        if journaled is not None:
+            _, _, _, _, _, term, _, chain, _ = LOCAL_PART.unpack_from(journaled)
+            return index, term, chain
         first = firsts[at]
         inode = folder.durable[f"{first:020d}.log"]
         assert isinstance(inode, Inode)

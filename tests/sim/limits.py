@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import region.multiraft.group as group_module
+from region.log.entry_journal import EntryJournal
 from region.log.group_log import GroupLog
 from region.raft.core import RaftConfig
 from tests.sim.patching import replaced
@@ -35,6 +36,10 @@ def small_limits(world: World) -> Iterator[None]:
         options.update(segment_bytes_max=segment_bytes, index_interval_bytes=1_024)
         raft.update(append_message_bytes_max=messages, inflight_messages_max=window)
         vars(group_module)["TAIL_BYTES_MAX"] = tail_bytes
+        journal = EntryJournal.__init__.__kwdefaults__
+        assert journal is not None
+        stack.callback(journal.update, size_bytes=journal["size_bytes"])
+        journal.update(size_bytes=2 * segment_bytes)
         # A topic's own limit is far more than a world writes.
         stack.enter_context(replaced(GroupLog, "limit_segments", _at_most(segment_bytes)))
         yield

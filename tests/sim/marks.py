@@ -66,6 +66,7 @@ HOST_MARKS: Final = (
     "client.timed_out",
     "host.stalled",
     "host.stopped_cleanly",
+    "journal.replayed",
     "storage.failed",
 )
 """Every one must be hit in a run of 300 seeds or more of the region of hosts."""

@@ -18,6 +18,7 @@ from tests.sim.broker_world import BrokerWorld
 from tests.sim.clients import Producer, Reader
 from tests.sim.clockwork import NS_PER_MS, SimClock, SimLoop
 from tests.sim.disk import Folder, Inode
+from tests.sim.durable_journal import DurableJournal
 from tests.sim.faults import Nemesis
 from tests.sim.flushing import SimFlusher
 from tests.sim.ledger import DurableLog, GroupLedger, frames_of
@@ -302,4 +303,5 @@ class RegionWorld(BrokerWorld):
                 node = folder.durable[name]
                 if name.endswith(".log") and isinstance(node, Inode):
                     found.update(frames_of(node.durable))
+            found.update(DurableJournal.of(self.disks[broker]).entries(group_id))
         return found

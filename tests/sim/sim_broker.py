@@ -127,6 +127,7 @@ class Life:
             post=lambda tokens: loop.call_soon_threadsafe(self._durable, tokens),
             on_failure=lambda error: loop.call_soon_threadsafe(self._storage_failed, str(error)),
             marks=directory.marks,
+            entries=directory.entries,
             sync_all=directory.sync_all,
         )
         self.host = host = Host(

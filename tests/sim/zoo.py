@@ -53,6 +53,9 @@ _MEMBERS: Final = RegionSettings(
 _FAILING: Final = RegionSettings(favoured=("fail_sync", "fail_write"))
 _PARTED: Final = RegionSettings(favoured=("partition", "block_one_way", "pause", "stall_briefly"), period_ms=60)
 _LAGGING: Final = RegionSettings(favoured=("kill", "partition", "pause", "cut_power"), period_ms=60)
+_CUT_OFF: Final = RegionSettings(
+    memberships=0.0, favoured=("kill", "cut_power", "partition", "transfer"), tick_ms=20, period_ms=40
+)
 _NEW_DISKS: Final = MeshSettings(regions=1, replaces_disks=1.0, favoured=("kill", "partition", "replace_disk"))
 
 ZOO: Final[dict[str, Bug]] = {
@@ -79,6 +82,16 @@ ZOO: Final[dict[str, Bug]] = {
     "drops_a_commit_it_cannot_use_yet": Bug(patch=replicas.drops_a_commit_it_cannot_use_yet, seeds_max=100),
     "never_steps_back_after_a_rejection": Bug(patch=replicas.never_steps_back_after_a_rejection, seeds_max=20),
     "goes_on_after_a_failed_sync": Bug(patch=replicas.goes_on_after_a_failed_sync, seeds_max=100, settings=_FAILING),
+    "cuts_a_log_and_leaves_its_rows_in_the_journal": Bug(
+        patch=replicas.cuts_a_log_and_leaves_its_rows_in_the_journal, seeds_max=100, settings=_CUT_OFF
+    ),
+    "writes_the_journal_over_too_early": Bug(
+        patch=replicas.writes_the_journal_over_too_early, seeds_max=100, settings=_CUT_OFF
+    ),
+    "closes_a_log_that_lags_behind_the_journal": Bug(
+        patch=replicas.closes_a_log_that_lags_behind_the_journal, seeds_max=100, settings=_CUT_OFF
+    ),
+    "trusts_the_journal_before_its_sync": Bug(patch=replicas.trusts_the_journal_before_its_sync, seeds_max=20),
     "enters_memberships_when_committed_at_followers": Bug(
         patch=members.enters_memberships_when_committed_at_followers, seeds_max=100, settings=_MEMBERS
     ),

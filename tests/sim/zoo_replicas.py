@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import region.log.entry_journal as entry_journal_module
 import region.raft.core.election as election_module
+from region.log.active_file import ActiveFile
+from region.log.entry_journal import EntryJournal
 from region.log.hard_state import HardState as StoredHardState
 from region.log.hard_state import HardStateJournal
 from region.raft.core import AppendResponse, RaftNode
@@ -209,3 +212,49 @@ def leaves_the_old_tail_in_the_file() -> Iterator[None]:
 
     with replaced(SimDisk, "truncate", truncate):
         yield
+
+
+def cuts_a_log_and_leaves_its_rows_in_the_journal() -> AbstractContextManager[None]:
+    """What was cut off a log is replayed over what took its place."""
+    return replaced(EntryJournal, "settle", lambda self, groups: None)
+
+
+def writes_the_journal_over_too_early() -> AbstractContextManager[None]:
+    """A file of the entry journal is used again although its segments were not synced."""
+    return replaced(entry_journal_module, "_sync_segments", lambda logs: None)
+
+
+def closes_a_log_that_lags_behind_the_journal() -> AbstractContextManager[None]:
+    """A segment that only the entry journal holds durably is sealed without a sync."""
+
+    def sync(self: Any) -> int:
+        self._lags = False
+        return original(self)
+
+    original = ActiveFile.sync
+    return replaced(ActiveFile, "sync", sync)
+
+
+def trusts_the_journal_before_its_sync() -> AbstractContextManager[None]:
+    """Writes count as durable when the entry journal has them in the page cache."""
+
+    def write(self: Any, body: Any, rows: int) -> int:
+        fs = self._fs
+        self._fs = _WithoutSync(fs)
+        try:
+            return original(self, body, rows)
+        finally:
+            self._fs = fs
+
+    original = EntryJournal._write
+    return replaced(EntryJournal, "_write", write)
+
+
+class _WithoutSync:
+    """A file system whose fdatasync does nothing."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda handle: None) if name == "fdatasync" else getattr(self._fs, name)

@@ -7,6 +7,7 @@ explain every changed line.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ import pytest
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from mesh.replication.stream_header import EntryType
 from region.log.entry import Entry, decode_entry
-from region.log.filesystem import OsFileSystem
+from region.log.entry_journal import FoundRow, decode_frames
+from region.log.entry_journal import encode_frame as encode_frame_of_rows
+from region.log.filesystem import Buffer, OsFileSystem
 from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState, decode_journal, encode_file_header, encode_frame
@@ -119,6 +122,13 @@ def test_hard_state_format_1() -> None:
     raw += encode_frame({GroupId(7): HardState(Term(6), BrokerId(1002))}, 1)
     check("hard_state", raw, "file header 32 bytes; frames: header 32 bytes, records of 16 bytes, filled to 32 with ff")
     assert decode_journal(raw, Path("x")) == {0: (1, 1001), 7: (6, 1002)}
+
+
+def test_entry_journal_format_1() -> None:
+    rows: list[Buffer] = [struct.pack(">IIQQ", 7, 5, 3, 228), b"fr", b"ame", struct.pack(">IIQQ", 9, 0, 0, 0)]
+    raw = b"".join(encode_frame_of_rows(rows, 2, 41))
+    check("entry_journal", raw, "header 32 bytes; rows: group, bytes, segment, position, content; filled to 32")
+    assert list(decode_frames(raw)) == [(41, [FoundRow(GroupId(7), 3, 228, b"frame"), FoundRow(GroupId(9), 0, 0, b"")])]
 
 
 def test_segments_are_frames_back_to_back(tmp_path: Path, entry_maker: Callable[[], EntryMaker]) -> None:

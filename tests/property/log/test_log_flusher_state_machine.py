@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from georelay.errors import StorageFailed
 from georelay.ids import GroupId, RaftIndex
 from region.log.entry import Entry
+from region.log.entry_journal import EntryJournal, replay_journal
 from region.log.errors import LogCorrupt
 from region.log.flushed_marks import FlushedMarks
 from region.log.flusher import Flusher, GroupWrite
@@ -56,6 +57,7 @@ class FlusherMachine(RuleBasedStateMachine):
     make_fs: Callable[[int], CrashFileSystem]
     make_entries: Callable[[], EntryMaker]
     sync_works = True
+    journal_bytes = 0  # of the entry journal's files; 0: there is none
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
@@ -67,9 +69,17 @@ class FlusherMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
+        replay_journal(self.fs, DATA, lambda _group: FOLDER)
         self.marks = FlushedMarks.open(self.fs, DATA)
         journal = HardStateJournal.open(self.fs, DATA)
-        self.flusher = Flusher(journal, post=lambda _tokens: None, on_failure=lambda _error: None, marks=self.marks)
+        entries = EntryJournal(self.fs, DATA, size_bytes=self.journal_bytes) if self.journal_bytes else None
+        self.flusher = Flusher(
+            journal,
+            post=lambda _tokens: None,
+            on_failure=lambda _error: None,
+            marks=self.marks,
+            entries=entries,
+        )
         self.log = GroupLog.open(
             FOLDER, self.fs, mark=self.marks.get(GROUP), segment_bytes_max=2000, index_interval_bytes=300
         )
@@ -235,9 +245,10 @@ class FlusherMachine(RuleBasedStateMachine):
             log.verify_segment(info.first_index)
 
 
-def run(sync_works: bool, fs: object, entries: object, phases: tuple[Phase, ...]) -> None:
+def run(sync_works: bool, fs: object, entries: object, phases: tuple[Phase, ...], *, journal_bytes: int = 0) -> None:
     """Run the machine on file systems made by `fs`, whose syncs do something or nothing."""
     made = {"make_fs": staticmethod(fs), "make_entries": staticmethod(entries), "sync_works": sync_works}  # type: ignore[arg-type]
+    made["journal_bytes"] = journal_bytes
     run_state_machine_as_test(
         type("Machine", (FlusherMachine,), made),
         settings=settings(
@@ -261,3 +272,10 @@ def test_the_flusher_machine_notices_when_the_sync_is_patched_out(
 ) -> None:
     with pytest.raises((AssertionError, LogCorrupt)):
         run(False, crash_fs, entry_maker, (Phase.generate,))
+
+
+@pytest.mark.parametrize("journal_bytes", [8_192, 65_536])  # files are changed all the time; nearly never
+def test_every_operation_behaves_like_the_list_where_small_writes_are_journaled(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker], journal_bytes: int
+) -> None:
+    run(True, crash_fs, entry_maker, tuple(Phase), journal_bytes=journal_bytes)

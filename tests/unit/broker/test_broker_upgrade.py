@@ -21,7 +21,9 @@ from georelay.ids import Offset
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records
 from mesh.replication.publish import Publish
 from region.app import Broker
+from region.broker import core_parts
 from region.config import BrokerConfig
+from region.controller.command_kinds import JOURNAL_LEVEL
 from region.log.data_directory import DIRECTORY_FORMAT
 
 WRITTEN_NS = 1_795_278_600 * 1_000_000_000  # 2026-11-21 16:30 UTC, when the golden directory was made
@@ -106,8 +108,8 @@ async def test_producers_of_format_1_go_on_where_they_were(upgraded: Any, until:
 async def test_the_directory_has_the_new_format_afterwards_and_opens_again(
     tmp_path: Path, make_config: Callable[[], dict[str, Any]], upgraded: Any, until: Any
 ) -> None:
-    assert json.loads((tmp_path / "data" / "FORMAT").read_text())["format"] == DIRECTORY_FORMAT
     await upgraded.stop()
+    assert json.loads((tmp_path / "data" / "FORMAT").read_text())["format"] == DIRECTORY_FORMAT
     again = Broker(BrokerConfig.model_validate(make_config()))
     await again.start()
     try:
@@ -115,6 +117,28 @@ async def test_the_directory_has_the_new_format_afterwards_and_opens_again(
         assert stream.high_watermark == 60
     finally:
         await again.stop()
+
+
+@pytest.mark.parametrize(("level", "directory_format"), [(JOURNAL_LEVEL - 1, 2), (JOURNAL_LEVEL, 3)])
+async def test_the_way_back_to_an_older_version_is_open_until_no_broker_of_the_region_has_it(
+    level: int,
+    directory_format: int,
+    tmp_path: Path,
+    make_config: Callable[[], dict[str, Any]],
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older version refuses format 3: the newer one might have been killed, and only that knows its journal."""
+    monkeypatch.setattr(core_parts, "FEATURE_LEVEL_MAX", level)
+    broker = Broker(BrokerConfig.model_validate(make_config()))
+    await broker.start()
+    try:
+        await until(broker.cluster.ready)
+        await until(lambda: broker.core.controller.feature_level == level)
+        await broker.core.controller.allocate_producer_id()  # a small write
+        assert json.loads((tmp_path / "data" / "FORMAT").read_text())["format"] == directory_format
+    finally:
+        await broker.stop()
 
 
 async def test_groups_are_opened_under_a_controller_leader_of_the_first_version(

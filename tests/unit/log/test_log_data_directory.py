@@ -124,10 +124,10 @@ def test_the_directory_of_another_mesh_or_broker_is_refused_and_unlocked(tmp_pat
     open_directory(tmp_path).close()
 
 
-@pytest.mark.parametrize("content", ['{"format":3,"mesh":"mesh-a","broker":1001,"disk":"d"}'])
+@pytest.mark.parametrize("content", ['{"format":4,"mesh":"mesh-a","broker":1001,"disk":"d"}'])
 def test_an_unknown_format_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "FORMAT").write_text(content)
-    with pytest.raises(DataDirectoryError, match="has format 3, this broker knows 2"):
+    with pytest.raises(DataDirectoryError, match="has format 4, this broker knows 3"):
         open_directory(tmp_path)
 
 

@@ -1,0 +1,324 @@
+"""One file in which the small writes of all groups are durable before their segments are: one sync a flush cycle.
+
+A cycle that touches many logs would sync each of them. Instead their frames, with the place where each lies in its
+segment, are one frame of this journal, and that is synced. The segments are written as before, not synced. There are
+two files, used in turn: when one is full, the segments it speaks of are synced, which may take as long as the other one
+lasts; then it is written over. Each keeps its length and its blocks, so a sync has no names and no sizes to wait for.
+
+Rule 1: what a frame says is durable when `write` has returned; a token waits for that or for a sync of its segment.
+Rule 2: a file is written over only when every segment that it speaks of was synced.
+Rule 3: rows count while nothing else than appends happened to their group: before a log is cut, replaced or closed, its
+segment is synced and a row without bytes takes its older rows back (`settle`).
+Rule 4: at a start the rows that count are written into their segments once more, in order, and synced; then the files
+are removed, the older one first. What follows, up to the judgement by the flushed marks, sees segments alone.
+Rule 5: a frame that is not whole ends its file. The last one may be torn: nobody was promised it. If it was damaged,
+the logs end below their marks, and are repaired as if their segments had been.
+
+Layout of `entry-journal-0` and `-1`, format 1 (big-endian; frames begin at multiples of 32 bytes):
+
+      0     4  magic           "GREJ"
+      4     4  format          1
+      8     8  sequence        +1 from frame to frame, through both files; another one is of a former use of the file
+     16     4  rows
+     20     4  bytes of the rows
+     24     4  CRC-32C of the rows
+     28     4  CRC-32C of bytes 0-27
+     32        rows: group u32, bytes u32, first index of the segment u64, position in it u64, so many bytes;
+               0 bytes say that the rows of the group in earlier frames do not count any more
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from georelay.ids import GroupId
+from georelay.limits import KIB, MIB
+from georelay.wire.crc import crc32c
+from region.log.filesystem import Buffer, FileSystem, Unreadable, open_to_read, read_at, write_fully
+from region.log.segment import segment_path
+
+if TYPE_CHECKING:
+    from region.log.group_log import GroupLog
+
+log = structlog.get_logger()
+
+JOURNAL_NAMES: Final = ("entry-journal-0", "entry-journal-1")
+JOURNAL_BYTES: Final = 8 * MIB  # each file; a start writes at most both of them into segments
+ROW_BYTES_MAX: Final = 64 * KIB  # of one log in one cycle: more is not worth being written twice
+FRAME_BYTES_MAX: Final = MIB
+_ROOM_STEP_BYTES: Final = 256 * KIB  # a file grows by so many zeros at a time, with a frame's own sync
+_ALIGNMENT: Final = 32
+_HEADER: Final = struct.Struct(">4sIQIII")
+_CRC: Final = struct.Struct(">I")
+_ROW: Final = struct.Struct(">IIQQ")
+_MAGIC: Final = b"GREJ"
+_FORMAT: Final = 1
+HEADER_BYTES: Final = _HEADER.size + _CRC.size
+assert HEADER_BYTES == _ALIGNMENT
+
+
+class JournalRow(NamedTuple):
+    """Bytes of one log and where they lie: in the segment that begins with `first_index`, from `position` on."""
+
+    first_index: int
+    position: int
+    frames: Sequence[Buffer]
+    size_bytes: int
+
+
+class FoundRow(NamedTuple):
+    """A row as it is read back."""
+
+    group: GroupId
+    first_index: int
+    position: int
+    content: bytes
+
+
+class EntryJournal:
+    """The journal of one data directory whose former content was replayed. Used by one thread, the flusher.
+
+    Nothing is created before the first write.
+
+    Args:
+        size_bytes: of each of the two files.
+        used: told before the files are made (True), and after they are gone (False).
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        *,
+        size_bytes: int = JOURNAL_BYTES,
+        used: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self._fs = fs
+        self._used = used
+        self._paths = [directory / name for name in JOURNAL_NAMES]
+        self._size_bytes = size_bytes
+        self._handles: list[int] = []
+        self._lengths = [0, 0]
+        self._half = 0
+        self._position = 0
+        self._sequence = 0
+        self._logs: list[dict[GroupId, GroupLog]] = [{}, {}]  # with rows that would be replayed, by file
+        self._syncing: Future[None] | None = None  # the segments that the file not in use speaks of
+        self.is_wanted: Callable[[], bool] = lambda: True  # False: nothing more is written into it
+        self.run_aside: Callable[[Callable[[], None]], Future[None]] = _run_here
+
+    @property
+    def row_bytes_max(self) -> int:
+        """Return how much of one log a frame may hold."""
+        return min(ROW_BYTES_MAX, self._size_bytes // 4)
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Return how much all rows of a frame may hold."""
+        return min(FRAME_BYTES_MAX, self._size_bytes // 2)
+
+    def log_of(self, group: GroupId) -> GroupLog | None:
+        """Return the log of a group of which rows would be replayed; None when there are none."""
+        return self._logs[self._half].get(group) or self._logs[1 - self._half].get(group)
+
+    def write(self, rows: Sequence[tuple[GroupId, GroupLog, JournalRow]]) -> int:
+        """Make these rows durable. Returns the bytes written.
+
+        Raises:
+            OSError: also of segments that were synced aside; the journal must not be used again.
+        """
+        body: list[Buffer] = []
+        for group, _, row in rows:
+            body.append(_ROW.pack(group, row.size_bytes, row.first_index, row.position))
+            body.extend(row.frames)
+        written = self._write(body, len(rows))
+        self._logs[self._half].update((group, group_log) for group, group_log, _ in rows)
+        return written
+
+    def settle(self, groups: Collection[GroupId]) -> None:
+        """Sync the segments of these groups, then take their rows back. Raises OSError."""
+        for group in groups:
+            group_log = self.log_of(group)
+            if group_log is not None:
+                group_log.settle()
+        if groups:
+            self._write([_ROW.pack(group, 0, 0, 0) for group in groups], len(groups))
+            for group in groups:
+                for logs in self._logs:
+                    logs.pop(group, None)
+
+    def check(self) -> None:
+        """Raise the OSError with which segments could not be synced aside."""
+        if self._syncing is not None and self._syncing.done():
+            self._await_segments()
+
+    def finish(self) -> None:
+        """Sync all segments and remove the files: there is nothing left to replay. Raises OSError."""
+        self._await_segments()
+        if not self._handles:
+            return
+        for logs in self._logs:
+            for group_log in logs.values():
+                group_log.settle()
+        self.close()
+        remove_journal(self._fs, [self._paths[1 - self._half], self._paths[self._half]])
+        self._used(False)
+
+    def close(self) -> None:
+        """Close the files as they are."""
+        for handle in self._handles:
+            self._fs.close(handle)
+        self._handles = []
+
+    def _write(self, body: Sequence[Buffer], rows: int) -> int:
+        frame = encode_frame(body, rows, self._sequence)
+        size = sum(map(len, frame))
+        if not self._handles:
+            self._create()
+        if self._position + size > self._size_bytes:
+            self._turn()
+        end = self._position + size
+        if end > self._lengths[self._half]:
+            self._lengths[self._half] = min(end + _ROOM_STEP_BYTES, max(end, self._size_bytes))
+            frame.append(bytes(self._lengths[self._half] - end))
+        handle = self._handles[self._half]
+        write_fully(self._fs, handle, frame, self._position)
+        self._fs.fdatasync(handle)
+        self._position = end
+        self._sequence += 1
+        return size
+
+    def _create(self) -> None:
+        self._used(True)
+        self._handles = [self._fs.open(path, create=True) for path in self._paths]
+        self._fs.fsync_directory(self._paths[0].parent)
+
+    def _turn(self) -> None:
+        """Go on in the other file, and have the segments that this one speaks of synced meanwhile."""
+        self._await_segments()
+        logs = list(self._logs[self._half].values())
+        self._half, self._position = 1 - self._half, 0
+        self._logs[self._half].clear()  # its rows are written over
+        self._syncing = self.run_aside(lambda: _sync_segments(logs))
+
+    def _await_segments(self) -> None:
+        if self._syncing is not None:
+            syncing, self._syncing = self._syncing, None
+            syncing.result()
+
+
+def _sync_segments(logs: Sequence[GroupLog]) -> None:
+    for group_log in logs:
+        group_log.sync_aside()
+
+
+def _run_here(work: Callable[[], None]) -> Future[None]:
+    done: Future[None] = Future()
+    work()
+    done.set_result(None)
+    return done
+
+
+def encode_frame(body: Sequence[Buffer], rows: int, sequence: int) -> list[Buffer]:
+    """Return the pieces of one frame around the pieces of its rows."""
+    checksum = size = 0
+    for piece in body:
+        checksum = crc32c(piece, checksum)
+        size += len(piece)
+    header = _HEADER.pack(_MAGIC, _FORMAT, sequence, rows, size, checksum)
+    return [header + _CRC.pack(crc32c(header)), *body, bytes(-size % _ALIGNMENT)]
+
+
+def decode_frames(raw: bytes) -> Iterator[tuple[int, list[FoundRow]]]:
+    """Yield sequence and rows of the frames of one use of a file, up to the first that is not whole."""
+    position, expected = 0, None
+    while (found := _frame_at(raw, position)) is not None:
+        sequence, rows, size = found
+        if expected is not None and sequence != expected:
+            return
+        yield sequence, rows
+        position, expected = position + size, sequence + 1
+
+
+def _frame_at(raw: bytes, position: int) -> tuple[int, list[FoundRow], int] | None:
+    header = raw[position : position + HEADER_BYTES]
+    if len(header) < HEADER_BYTES or _CRC.unpack_from(header, _HEADER.size)[0] != crc32c(header[: _HEADER.size]):
+        return None
+    magic, version, sequence, count, size, checksum = _HEADER.unpack_from(header)
+    body = raw[position + HEADER_BYTES : position + HEADER_BYTES + size]
+    if (magic, version) != (_MAGIC, _FORMAT) or len(body) != size or crc32c(body) != checksum:
+        return None
+    rows, at = [], 0
+    for _ in range(count):
+        group, length, first_index, place = _ROW.unpack_from(body, at)
+        at += _ROW.size + length
+        rows.append(FoundRow(GroupId(group), first_index, place, body[at - length : at]))
+    return sequence, rows, HEADER_BYTES + size + -size % _ALIGNMENT
+
+
+def replay_journal(fs: FileSystem, directory: Path, group_path: Callable[[GroupId], Path]) -> None:
+    """Write what the journal of `directory` holds into the segments, durably, and remove it (rule 4).
+
+    Raises:
+        OSError: a segment did not take it; the next start begins anew.
+    """
+    uses = []
+    for name in JOURNAL_NAMES:
+        if fs.exists(directory / name):
+            frames = list(decode_frames(_readable(fs, directory / name)))
+            uses.append((frames[0][0] if frames else -1, directory / name, frames))
+    if not uses:
+        return
+    uses.sort()
+    rows: dict[GroupId, list[FoundRow]] = {}
+    for _, _, frames in uses:
+        for row in (row for _, found in frames for row in found):
+            if row.content:
+                rows.setdefault(row.group, []).append(row)
+            else:
+                rows.pop(row.group, None)
+    for group, found in rows.items():
+        for first_index in dict.fromkeys(row.first_index for row in found):
+            path = segment_path(group_path(group), first_index)
+            if fs.exists(path):  # else retention has removed it
+                _write_again(fs, path, [row for row in found if row.first_index == first_index])
+    log.info("journal.replayed", groups=len(rows), rows=sum(map(len, rows.values())))
+    remove_journal(fs, [path for _, path, _ in uses])
+
+
+def _readable(fs: FileSystem, path: Path) -> bytes:
+    """Return the content of a file up to where the disk does not give it back: as if it was damaged there."""
+    pieces = []
+    handle = open_to_read(fs, path)
+    try:
+        for position in range(0, fs.size(handle), ROW_BYTES_MAX):
+            pieces.append(read_at(fs, handle, ROW_BYTES_MAX, position))
+    except Unreadable as error:
+        log.critical("journal.unreadable", path=str(path), reason=str(error))
+    finally:
+        fs.close(handle)
+    return b"".join(pieces)
+
+
+def _write_again(fs: FileSystem, path: Path, rows: Sequence[FoundRow]) -> None:
+    handle = fs.open(path)
+    try:
+        for row in rows:
+            write_fully(fs, handle, [row.content], row.position)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def remove_journal(fs: FileSystem, paths: Sequence[Path]) -> None:
+    """Remove the files, each durably before the next: without the newer one the older one must not be found."""
+    for path in paths:
+        if fs.exists(path):
+            fs.remove(path)
+            fs.fsync_directory(path.parent)

@@ -138,6 +138,7 @@ async def test_an_answer_to_a_beat_of_an_earlier_connection_is_no_sign_of_life(s
     leader = await until(lambda: next((one for one in brokers if one.streams[GROUP].is_leader), None))
     peer = next(one.me for one in brokers if one is not leader)
     node = leader.host.groups[GROUP].node
+    await until(lambda: node._leadership is not None and peer in leader.host.beats.senders)
     progress = node._leadership.peers[peer]
     progress.recent_active = False
     stale = encode_ack(leader.host.beats.senders[peer]._sequence ^ 0x8000_0000, [])

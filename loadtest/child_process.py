@@ -136,18 +136,26 @@ class KeptProcess(ChildProcess):
 
     Args:
         words: its command line at its first start, its second and so on.
+        environment: all of it; None: that of this process.
     """
 
-    def __init__(self, name: str, words: Callable[[int], Sequence[str]], *, log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        words: Callable[[int], Sequence[str]],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(name, log=log)
         self.starts = self.kills = self.deaths = 0
-        self._words = words
+        self._words, self._environment = words, environment
         self._task = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
         while True:
             self.starts += 1
-            await self.launch(*self._words(self.starts))
+            await self.launch(*self._words(self.starts), environment=self._environment)
             if (code := await self.ended()) == 0:
                 return
             self.deaths += code > 0

@@ -48,15 +48,16 @@ class MeshProcess:
             checkout: whose code runs, with the environment in its .venv; None: that of this process.
         """
         self.directory = directory
+        self.data: Path | None = directory / "mesh"
         self._checkout = checkout
-        self._user = user
+        self.user = user
         self.endpoints: dict[str, Any] = {}
-        self._endpoints_file = directory / "endpoints.json"
+        self.endpoints_file = directory / "endpoints.json"
         self._arguments = [
             sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python"),
             *("-c", GUARDED_UP, str(os.getpid()), "up"),
             *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
-            *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self._endpoints_file)),
+            *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self.endpoints_file)),
             *(() if user is None else ("--user", ":".join(user))),
             *arguments,
         ]
@@ -74,8 +75,8 @@ class MeshProcess:
             )
         try:
             for _ in range(READY_SECONDS_MAX * 10):
-                if self._endpoints_file.exists():
-                    self.endpoints = json.loads(self._endpoints_file.read_text())
+                if self.endpoints_file.exists():
+                    self.endpoints = json.loads(self.endpoints_file.read_text())
                     return self
                 if self._process.poll() is not None:
                     break
@@ -114,9 +115,9 @@ class MeshProcess:
     @property
     def headers(self) -> dict[str, str]:
         """Return what HTTP requests carry: the user's credentials, nothing without one."""
-        if self._user is None:
+        if self.user is None:
             return {}
-        return {"authorization": f"Basic {base64.b64encode(':'.join(self._user).encode()).decode()}"}
+        return {"authorization": f"Basic {base64.b64encode(':'.join(self.user).encode()).decode()}"}
 
     @property
     def gateway(self) -> str:

@@ -28,6 +28,17 @@ def from_environment() -> dict[str, str]:
     return settings
 
 
-def tls_settings(mesh: MeshProcess) -> Settings:
-    """Return how a mesh is dialled where nobody signs in."""
-    return PLAIN if mesh.ca is None else {"security.protocol": "ssl", "ssl.ca.location": str(mesh.ca)}
+def settings_of(mesh: MeshProcess) -> Settings:
+    """Return how a mesh is dialled: over TLS where it has that, and signed in where it has users."""
+    secured = {"ssl.ca.location": str(mesh.ca)} if mesh.ca else {}
+    if mesh.user is None:
+        return {"security.protocol": "ssl", **secured} if secured else PLAIN
+    return {
+        "security.protocol": "sasl_ssl" if secured else "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": mesh.user[0],
+        "sasl.password": mesh.user[1],
+        # A mesh lets nobody in before it knows its users; then clients are told at once, not in a minute.
+        "reconnect.backoff.max.ms": "500",
+        **secured,
+    }

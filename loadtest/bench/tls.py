@@ -10,7 +10,7 @@ import asyncio
 import statistics
 
 from loadtest.bench.batched import RUNS, Way, in_turns, lines_of
-from loadtest.bench.client_settings import tls_settings
+from loadtest.bench.client_settings import settings_of
 from loadtest.mesh_process import MeshProcess
 
 
@@ -23,7 +23,7 @@ async def _run(plain: MeshProcess, runs: int) -> list[str]:
     secure = MeshProcess(plain.directory.with_name("tls-on"), regions="us", brokers_per_region=3, arguments=("--tls",))
     async with secure:
         ways = [
-            Way(label=f"batched produce, TLS {name:3}", mesh=mesh, topic="bench-tls", settings=tls_settings(mesh))
+            Way(label=f"batched produce, TLS {name:3}", mesh=mesh, topic="bench-tls", settings=settings_of(mesh))
             for name, mesh in (("off", plain), ("on", secure))
         ]
         costs = await asyncio.to_thread(in_turns, ways, runs)

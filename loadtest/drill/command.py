@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
+from loadtest.load.command import need_extra
 
 EXIT_BROKEN: Final = 1
 RUNS_MAX: Final = 1_000
@@ -70,57 +72,65 @@ def drill(
     Starts a mesh of its own in a WAN test bed (`--loopback`: without one), or breaks a running one (`--endpoints`).
     Ends with 1 when a promise was broken.
     """
+    need_extra("drill")
     from loadtest.campaign.mesh import CampaignFailed
     from loadtest.drill.drill_run import DrillPlan, carry_out
-    from loadtest.drill.mesh import MeshAccess
+    from loadtest.load.campaign import Topology
+    from loadtest.load.campaign_file import CampaignError, ends_of_pairs
+    from loadtest.load.running_mesh import RunningMesh
+    from loadtest.wan.wan_mesh import PAIRS
 
-    access = None
-    if endpoints is not None:
-        if wan or loopback:
-            raise CommandFailed("--endpoints is a running mesh, --wan and --loopback start one", exit_code=EXIT_USAGE)
-        access = MeshAccess(
-            endpoints_file=endpoints,
-            user=user or os.environ.get("GEORELAY_USER", ""),
-            run_directory=None if data is None else data / "run",
-            bed=bed,
-            break_command=break_command,
-            mend_command=mend_command,
-        )
-    plan = DrillPlan(
-        kind=kind.value,
-        runs=runs,
-        how="" if how is None else how.value,
-        pairs=wan,
-        is_loopback=loopback,
-        brokers_per_region=brokers_per_region or (3 if kind is Kind.BROKER_LOSS else 1),
-        data=data,
-        running=access,
-        rate_per_s=rate,
-        fault_s=fault_s,
-        out=out,
-    )
+    count = brokers_per_region or (3 if kind is Kind.BROKER_LOSS else 1)
+    if user:
+        os.environ["GEORELAY_USER"] = user
     try:
-        if access is not None:
-            _confirm(access.endpoints_file, kind, yes=yes)
+        if endpoints is None:
+            topology = Topology(kind="up", brokers_per_region=count)
+            if not loopback:
+                pairs = wan or PAIRS
+                topology = replace(topology, kind="wan", pairs=pairs, regions=ends_of_pairs(pairs))
+        else:
+            if wan or loopback:
+                text = "--endpoints is a running mesh, --wan and --loopback start one"
+                raise CommandFailed(text, exit_code=EXIT_USAGE)
+            topology = Topology(
+                kind="endpoints",
+                endpoints=str(endpoints.resolve()),
+                data="" if data is None else str(data.resolve()),
+                bed=bed,
+                break_command=break_command,
+                mend_command=mend_command,
+            )
+            mesh = RunningMesh(topology)
+            fewest = min(len(each["kafka"]) for each in mesh.endpoints["regions"].values())
+            topology = replace(topology, regions=tuple(mesh.regions), brokers_per_region=3 if fewest > 2 else 1)
+            _confirm(str(mesh.endpoints["mesh"]), kind, yes=yes)
+        plan = DrillPlan(
+            kind=kind.value,
+            topology=topology,
+            runs=runs,
+            how="" if how is None else how.value,
+            data=data if endpoints is None else None,
+            rate_per_s=rate,
+            fault_s=fault_s,
+            out=out,
+        )
         is_kept = carry_out(plan, say=typer.echo)
-    except CampaignFailed as error:
+    except (CampaignFailed, CampaignError) as error:
         raise CommandFailed(str(error)) from error
     if not is_kept:
         raise typer.Exit(EXIT_BROKEN)
 
 
-def _confirm(endpoints: Path, kind: Kind, *, yes: bool) -> None:
+def _confirm(mesh_id: str, kind: Kind, *, yes: bool) -> None:
     """Go on only with --yes, or when a person types the mesh id (CommandFailed)."""
-    from loadtest.drill.mesh import DrillMesh, MeshAccess
-
-    mesh = DrillMesh(MeshAccess(endpoints_file=endpoints))
     if yes:
         return
     if not sys.stdin.isatty():
         raise CommandFailed(
-            f"{kind.value} breaks the running mesh {mesh.mesh_id}: add --yes, or type its id at a terminal",
+            f"{kind.value} breaks the running mesh {mesh_id}: add --yes, or type its id at a terminal",
             exit_code=EXIT_USAGE,
         )
-    typed = typer.prompt(f"{kind.value} breaks the running mesh {mesh.mesh_id}. Type its id to go on", default="")
-    if typed.strip() != mesh.mesh_id:
+    typed = typer.prompt(f"{kind.value} breaks the running mesh {mesh_id}. Type its id to go on", default="")
+    if typed.strip() != mesh_id:
         raise CommandFailed("that is not its id; nothing was done", exit_code=EXIT_USAGE)

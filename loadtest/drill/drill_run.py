@@ -1,88 +1,104 @@
-"""A whole drill: a mesh, its runs with victims in turn, and the two files at the end."""
+"""A whole drill: a mesh, its runs with victims in turn, each a campaign of its own, and the two files at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
-from georelay.client.gateway_http import GatewayError
-from loadtest.campaign.mesh import CampaignFailed
-from loadtest.drill import evidence, scripts
-from loadtest.drill.drill_core import Findings
-from loadtest.drill.mesh import DrillMesh, MeshAccess
-from loadtest.drill.report_core import document_of, markdown_of, rto_s
-from loadtest.drill.run_result import RunResult
-from loadtest.drill.scene import How, Load, Script, run
+from loadtest.campaign.mesh import CLI, CampaignFailed, NotYet, run_command, until
+from loadtest.campaign.phases_core import HEALED
+from loadtest.drill.drill_core import broken_promises, findings_of
+from loadtest.drill.report_core import RunResult, document_of, markdown_of, rto_s
+from loadtest.drill.shot import BROKER_LOSS, CUT, KILL, LINK, LINK_CUT, REGION_LOSS, Shot, text_of
+from loadtest.load import homes
+from loadtest.load.campaign import Campaign, Topology
+from loadtest.load.campaign_file import parse
+from loadtest.load.figures_core import heals_of
+from loadtest.load.locust_processes import RunOptions
+from loadtest.load.runner import judged, keep_traces, play
+from loadtest.load.stage import Stage, meshed, staged
 from loadtest.mesh_process import MeshProcess
-from loadtest.scratch import scratch_directory
-from loadtest.wan.wan_mesh import PAIRS, WanMesh
 
-REGIONS: Final = "us,eu,ap"  # of a mesh without a test bed
 VOTERS_MIN: Final = 3
-REGION_LOSS: Final = "region-loss"
-LINK_CUT: Final = "link-cut"
+CONTROL_S: Final = 60.0
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillPlan:
-    """What the command line asked for; see loadtest.drill.command. `running`: None: start a mesh."""
+    """What the command line asked for; see loadtest.drill.command. `topology`: of the mesh that is broken."""
 
     kind: str
+    topology: Topology
     runs: int = 1
     how: str = ""
-    pairs: str = ""
-    is_loopback: bool = False
-    brokers_per_region: int = 1
     data: Path | None = None
-    running: MeshAccess | None = None
     rate_per_s: float = 50.0
     fault_s: float = 10.0
     out: Path = field(default_factory=Path)
 
+    @property
+    def runs_already(self) -> bool:
+        """Return whether somebody else's mesh is broken."""
+        return self.topology.kind == "endpoints"
+
+    def table(self, regions: Sequence[str]) -> dict[str, Any]:
+        """Return the topology as a campaign says it, but for what is as by default."""
+        plain = asdict(Topology())
+        told = asdict(self.topology) | {"regions": list(regions)}
+        names = {name for name, value in told.items() if name == "kind" or value != plain[name]}
+        return {name: told[name] for name in sorted(names - ({"regions"} if self.topology.kind == "wan" else set()))}
+
+    def shot(self, number: int, how: str, home: str, regions: Sequence[str], began: datetime) -> Shot:
+        """Return a run, 0 the first."""
+        return Shot(
+            kind=self.kind,
+            how=how,
+            topic=f"drill-{began:%H%M%S}-{number + 1}",
+            home=home,
+            regions=regions,
+            rate_per_s=self.rate_per_s,
+            fault_s=self.fault_s,
+        )
+
 
 def carry_out(plan: DrillPlan, *, say: Say) -> bool:
-    """Do it, and return whether every promise was kept. Raises CampaignFailed."""
-    # Its clients lose connections all the time, as they should; that is counted, not logged.
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        return asyncio.run(_carry_out(plan, say))
-    finally:
-        structlog.configure(**before)
+    """Do it, and return whether every promise was kept. Raises CampaignFailed and CampaignError."""
+    return asyncio.run(_carry_out(plan, say))
 
 
 async def _carry_out(plan: DrillPlan, say: Say) -> bool:
     began = datetime.now(UTC)
+    folder = plan.out / f"drill-{plan.kind}-{began:%Y%m%dT%H%M%SZ}"
+    hows = ways(plan)
     results: list[RunResult] = []
-    async with _opened(plan) as mesh:
-        hows = _ways(plan, mesh)
-        say(f"mesh {mesh.mesh_id}: {', '.join(mesh.regions)}, {_where(plan, mesh)}")
-        failure: CampaignFailed | None = None
+    failure: CampaignFailed | None = None
+    regions = plan.topology.regions
+    first, _ = _campaign(plan, plan.shot(0, hows[-1], regions[0], regions, began))
+    async with meshed(first, plan.data or folder / "mesh") as mesh:
+        say(f"mesh {mesh.endpoints['mesh']}: {', '.join(mesh.endpoints['regions'])}, {_where(plan)}")
         for number in range(plan.runs):
             try:
-                result = await _one(plan, mesh, number, hows[number % len(hows)], began)
+                result = await _one(plan, mesh, number, hows[number % len(hows)], began, folder)
             except CampaignFailed as error:
                 failure = error
                 break
             results.append(result)
             say(line_of(number + 1, result))
-        if failure is not None and not results:
-            raise failure
-        head = _head(plan, mesh, began, failure)
+        head = _head(plan, str(mesh.endpoints["mesh"]), began, failure)
+    if plan.data is None:
+        keep_traces(folder)
+    if failure is not None and not results:
+        raise failure
     document = document_of(head, results)
-    for path in _written(plan.out, plan.kind, began, document):
+    for path in _written(folder, document):
         say(str(path))
     summary = document["summary"]
     for text in (*summary["broken"], *(f"goal missed: {each}" for each in summary["missed"])):
@@ -93,66 +109,90 @@ async def _carry_out(plan: DrillPlan, say: Say) -> bool:
     return bool(summary["verdict"] == "KEPT")
 
 
-@contextlib.asynccontextmanager
-async def _opened(plan: DrillPlan) -> AsyncIterator[DrillMesh]:
-    if plan.running is not None:
-        yield DrillMesh(plan.running)
-        return
-    pairs = "" if plan.is_loopback else plan.pairs or PAIRS
-    count, arguments = plan.brokers_per_region, ("--restart",)
-    with contextlib.ExitStack() as stack:
-        directory = plan.data or stack.enter_context(scratch_directory("georelay-drill-"))
-        access = MeshAccess(endpoints_file=directory / "endpoints.json", run_directory=directory / "mesh" / "run")
-        own: MeshProcess
-        if pairs:
-            own = bed = WanMesh(directory, brokers_per_region=count, pairs=pairs, arguments=arguments)
-            access = replace(access, user=bed.credentials, bed=bed.bed)
-        else:
-            own = MeshProcess(directory, regions=REGIONS, brokers_per_region=count, arguments=arguments)
-        try:
-            await own.__aenter__()
-        except RuntimeError as error:
-            raise CampaignFailed(str(error)) from error
-        try:
-            yield DrillMesh(access)
-        finally:
-            await own.__aexit__()
-
-
-def _ways(plan: DrillPlan, mesh: DrillMesh) -> list[str]:
+def ways(plan: DrillPlan) -> list[str]:
     """Return how the runs break it, in turn. Raises CampaignFailed for what cannot be done to this mesh."""
+    topology = plan.topology
+    can_cut = not plan.runs_already or bool(topology.bed)
     if plan.kind == LINK_CUT:
-        if not mesh.can_cut:
-            raise CampaignFailed("a link is cut in a WAN test bed only: leave out --loopback, or name the --bed")
-        return ["link"]
-    if not mesh.can_kill and not (plan.kind == REGION_LOSS and plan.how == How.CUT):
+        if not can_cut:
+            raise CampaignFailed("links of a running mesh are cut in a WAN test bed only: name the --bed")
+        return [LINK]
+    if plan.runs_already and plan.how != CUT and not (topology.data or topology.break_command):
         raise CampaignFailed("brokers of a running mesh: name its --data, or the commands with --break and --mend")
-    if plan.kind != REGION_LOSS:
-        if any(len(mesh.brokers_of(region)) < VOTERS_MIN for region in mesh.regions):
+    if plan.kind == BROKER_LOSS:
+        if topology.brokers_per_region < VOTERS_MIN:
             raise CampaignFailed("broker-loss needs three brokers per region: with fewer the region is lost")
-        return ["kill"]
-    if len(mesh.regions) < VOTERS_MIN:
+        return [KILL]
+    if len(topology.regions) < VOTERS_MIN:
         raise CampaignFailed("region-loss needs three regions: of two nobody can take over by itself")
-    wanted = plan.how or ("both" if mesh.can_cut else "kill")
-    if wanted != How.KILL and not mesh.can_cut:
-        raise CampaignFailed("a region is cut off in a WAN test bed only: --how kill, or leave out --loopback")
-    return [How.KILL, How.CUT] if wanted == "both" else [wanted]
+    if plan.how not in ("", KILL) and not can_cut:
+        raise CampaignFailed("a region of a running mesh is cut off in a WAN test bed only: --how kill, or --bed")
+    wanted = plan.how or ("both" if can_cut and topology.kind != "up" else KILL)
+    return [KILL, CUT] if wanted == "both" else [wanted]
 
 
-async def _one(plan: DrillPlan, mesh: DrillMesh, number: int, how: str, began: datetime) -> RunResult:
-    await mesh.until_ready()
-    leader = await evidence.until_control(mesh, min(VOTERS_MIN, len(mesh.regions)))
-    victim = victim_of(number, mesh.regions, leader)
-    topic = f"drill-{began:%H%M%S}-{number + 1}"
-    load = Load(rate_per_s=plan.rate_per_s, fault_s=plan.fault_s)
-    try:
-        return await run(
-            mesh, _script(plan.kind, how), topic=topic, home=victim, how=how, control_leader=leader, load=load
-        )
-    finally:
-        if plan.running is not None:  # somebody else's mesh is left as it was
-            with contextlib.suppress(GatewayError):
-                await evidence.delete_topic(mesh, topic)
+def _campaign(plan: DrillPlan, shot: Shot) -> tuple[Campaign, str]:
+    text = text_of(shot, plan.table(shot.regions))
+    return parse(text, name=shot.topic, place="drill.toml"), text
+
+
+async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began: datetime, base: Path) -> RunResult:
+    folder = base / f"run-{number + 1}"
+    folder.mkdir(parents=True)
+    async with staged(folder, mesh) as stage:
+        await homes.until_ready(stage, *stage.regions)
+        leader = await _until_control(stage, min(VOTERS_MIN, len(stage.regions)))
+        shot = plan.shot(number, how, victim_of(number, stage.regions, leader), stage.regions, began)
+        campaign, text = _campaign(plan, shot)
+        (folder / f"{campaign.name}.toml").write_text(text, encoding="utf-8")
+        try:
+            await play(campaign, RunOptions(campaign_text=text, out=base), stage, lambda _: None)
+            home_after = await homes.home_of(stage, shot.topic)
+            audit = await _audited(stage, shot.topic)
+        finally:
+            if plan.runs_already:  # somebody else's mesh is left as it was
+                await stage.cli("topics", "delete", shot.topic)
+    return _result(shot, folder, leader, home_after, audit)
+
+
+def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple[str, str]) -> RunResult:
+    """Judge what a run has left in its folder. Raises CampaignFailed: nothing was measured."""
+    results, judgement = judged(folder)
+    struck = next((row for row in results.events if row["what"] in ("region-loss", "link-cut", "kill")), None)
+    if struck is None or results.orphans is None or results.history is None:
+        raise CampaignFailed("; ".join(judgement.invalid) or "nothing was broken")
+    before_ns = 0 if struck["what"] == "link-cut" else int(struck["took_s"] * 1e9)  # links: from when they are cut
+    findings = findings_of(
+        results.operations,
+        results.orphans,
+        results.history,
+        results.campaign.users,
+        fault_ns=struck["ns"] - before_ns,
+        away=shot.away,
+        moves_home=shot.kind == REGION_LOSS,
+    )
+    broken = [f"{line.what}: {line.found}" for line in judgement.lines if not line.is_kept]
+    broken += [*judgement.invalid, *broken_promises(findings)]
+    if audit[0] in ("diverged", "incomplete"):
+        broken.append(f"the audit says {audit[0]}: {audit[1]}")
+    backs = [row for row in results.events if row["what"] == homes.HOME_BACK]
+    return RunResult(
+        topic=shot.topic,
+        victim=shot.home,
+        how=shot.how,
+        control_leader=leader,
+        home_after=home_after,
+        findings=findings,
+        audit=audit,
+        marks={name: row[name] for row in backs for name in ("region_ready_s", "fail_back_s")},
+        notes=(
+            f"{struck['what']} of {struck['of']} for {struck['for_s']:g} s at least",
+            *(f"the move back was refused at first: {text}" for row in backs for text in row["refused"]),
+        ),
+        judged=tuple(f"{line.what}: {line.found}" for line in judgement.lines),
+        broken=tuple(broken),
+        heals=tuple(heals_of(results.operations, [row for row in results.events if row["what"] == HEALED], {})),
+    )
 
 
 def victim_of(number: int, regions: Sequence[str], leader: str) -> str:
@@ -162,16 +202,37 @@ def victim_of(number: int, regions: Sequence[str], leader: str) -> str:
     return leader if turn == 0 else others[(turn - 1) % len(others)]
 
 
-def _script(kind: str, how: str) -> Script:
-    if kind == REGION_LOSS:
-        return scripts.region_loss(How(how))
-    return scripts.link_cut() if kind == LINK_CUT else scripts.broker_loss()
+async def _until_control(stage: Stage, voters: int) -> str:
+    """Wait until mesh control has so many voters that all answer; return the region that leads it (CampaignFailed)."""
+
+    async def look() -> str:
+        answer = await homes.asked(stage, "/v1/control")
+        rows = [row for row in answer.get("replicas") or () if row.get("role") == "voter"]
+        alive = [row for row in rows if row.get("alive")]
+        names = {row["number"]: str(row["name"]) for row in answer.get("regions") or ()}
+        leader = next((names.get(row["region"], "") for row in rows if row["broker"] == answer.get("leader")), "")
+        if not leader or len(alive) < voters:
+            said = f"{len(alive)} of {len(rows)} voters answer, leader {leader or 'unknown'}"
+            raise NotYet(f"mesh control is not whole: {said}")
+        return leader
+
+    return await until(look, within_s=CONTROL_S)
+
+
+async def _audited(stage: Stage, topic: str) -> tuple[str, str]:
+    """Return the result of `georelay audit TOPIC` (agrees, diverged, incomplete, or "not run") and what it said."""
+    words = (*CLI, "audit", topic, "--json", "--endpoints", str(stage.endpoints_file))
+    code, said, why = await run_command(words, environment=stage.signed_in)
+    try:
+        result = str(json.loads(said)["result"])
+    except (ValueError, KeyError, TypeError):
+        return "not run", why.strip().splitlines()[-1][:300] if why.strip() else f"it ended with {code}"
+    return result, why.strip()[:300]
 
 
 def line_of(number: int, result: RunResult) -> str:
     """Return one run in one line."""
-    found: Findings = result.findings
-    rto = rto_s(result)
+    found, rto = result.findings, rto_s(result)
     led = ", led control" if result.victim == result.control_leader else ""
     return (
         f"run {number}: {result.victim} ({result.how}{led}): RTO {'-' if rto is None else f'{rto:.2f} s'}, "
@@ -182,20 +243,21 @@ def line_of(number: int, result: RunResult) -> str:
     )
 
 
-def _where(plan: DrillPlan, mesh: DrillMesh) -> str:
-    if plan.running is not None:
-        return "a running mesh" + (f" in test bed {mesh.access.bed}" if mesh.access.bed else "")
-    count = f"{plan.brokers_per_region} brokers per region"
-    return f"loopback, {count}" if plan.is_loopback else f"test bed {plan.pairs or PAIRS}, {count}, TLS"
+def _where(plan: DrillPlan) -> str:
+    topology = plan.topology
+    if plan.runs_already:
+        return "a running mesh" + (f" in test bed {topology.bed}" if topology.bed else "")
+    count = f"{topology.brokers_per_region} brokers per region"
+    return f"loopback, {count}" if topology.kind == "up" else f"test bed {topology.pairs}, {count}, TLS"
 
 
-def _head(plan: DrillPlan, mesh: DrillMesh, began: datetime, failure: CampaignFailed | None) -> dict[str, Any]:
+def _head(plan: DrillPlan, mesh_id: str, began: datetime, failure: CampaignFailed | None) -> dict[str, Any]:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return {
         "kind": plan.kind,
         "began": f"{began:%Y-%m-%d %H:%M:%S} UTC",
-        "mesh": mesh.mesh_id,
-        "where": _where(plan, mesh),
+        "mesh": mesh_id,
+        "where": _where(plan),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {load} at the end.",
         "rate_per_s": plan.rate_per_s,
         "fault_s": plan.fault_s,
@@ -203,10 +265,9 @@ def _head(plan: DrillPlan, mesh: DrillMesh, began: datetime, failure: CampaignFa
     }
 
 
-def _written(out: Path, kind: str, began: datetime, document: dict[str, Any]) -> list[Path]:
-    out.mkdir(parents=True, exist_ok=True)
-    stem = out / f"drill-{kind}-{began:%Y%m%dT%H%M%SZ}"
-    paths = [stem.with_suffix(".json"), stem.with_suffix(".md")]
+def _written(folder: Path, document: dict[str, Any]) -> list[Path]:
+    """Write both beside the folder of the runs."""
+    paths = [folder.with_name(f"{folder.name}.{ending}") for ending in ("json", "md")]
     paths[0].write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     paths[1].write_text(markdown_of(document), encoding="utf-8")
     return paths

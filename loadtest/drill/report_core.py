@@ -9,16 +9,42 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from loadtest.drill.run_result import RunResult
-from loadtest.wan.heals_core import caught_up_s, flowing_s
+from loadtest.drill.drill_core import Findings
+from loadtest.drill.shot import LINK
+from loadtest.load.figures_core import Heal
 
 RTO_MEDIAN_S_MAX: Final = 5.0
 RTO_WORST_S_MAX: Final = 8.0
 CAUGHT_UP_S_MAX: Final = 2.0
 REPORT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What came of a run.
+
+    Args:
+        audit: result and what the command said.
+        marks: seconds that something took. notes, judged: for a person; judged: by the campaign's checks.
+        broken: promises that were not kept. heals: what readers saw of it.
+        home_after: where the topic is at home in the end.
+    """
+
+    topic: str
+    victim: str
+    how: str
+    control_leader: str
+    home_after: str
+    findings: Findings
+    audit: tuple[str, str]
+    marks: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    heals: tuple[Heal, ...] = ()
 
 
 def document_of(head: Mapping[str, Any], runs: Sequence[RunResult]) -> dict[str, Any]:
@@ -62,14 +88,6 @@ def rto_s(result: RunResult) -> float | None:
     return max(known) if known and len(known) == len(seconds) else None
 
 
-def heal_figures(result: RunResult) -> dict[str, dict[str, float | None]]:
-    """Return, by region, seconds from the heal to the first delivery and to a reader that is up to date."""
-    return {
-        region: {"flowing_s": flowing_s(rows, result.healed_ns), "caught_up_s": caught_up_s(rows, result.healed_ns)}
-        for region, rows in result.deliveries.items()
-    }
-
-
 def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:
     median, worst = summary["rto_median_s"], summary["rto_worst_s"]
     missed = []
@@ -80,13 +98,11 @@ def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:
     if "not run" in summary["audit"]:
         missed.append("the audit was not run in every run")
     for number, result in enumerate(runs, start=1):
-        if result.how != "link":
-            continue
-        for region, row in heal_figures(result).items():
-            late = row["caught_up_s"]
+        for heal in result.heals if result.how == LINK else ():
+            late = heal.caught_up_s
             if late is None or late > CAUGHT_UP_S_MAX:
                 shown = "never" if late is None else f"after {late:.2f} s"
-                missed.append(f"run {number}: {region} caught up {shown}, goal {CAUGHT_UP_S_MAX:g} s")
+                missed.append(f"run {number}: {heal.region} caught up {shown}, goal {CAUGHT_UP_S_MAX:g} s")
     return missed
 
 
@@ -96,18 +112,17 @@ def _run(result: RunResult) -> dict[str, Any]:
         "victim": result.victim,
         "how": result.how,
         "control_leader": result.control_leader,
-        "old_epoch": result.old_epoch,
-        "home_after": asdict(result.new_home),
-        "rto_s": rto_s(result),
+        "home_after": result.home_after,
         **asdict(result.findings),
         "rto_by_publisher_s": dict(result.findings.rto_s),
         "marks": dict(result.marks),
         "notes": list(result.notes),
+        "judged": list(result.judged),
         "audit": {"result": result.audit[0], "said": result.audit[1]},
         "broken": list(result.broken),
     }
     row["rto_s"] = rto_s(result)
-    return row | ({"after_heal": heal_figures(result)} if result.how == "link" else {})
+    return row | ({"after_heal": [asdict(heal) for heal in result.heals]} if result.how == LINK else {})
 
 
 # --- Markdown -----------------------------------------------------------------------------------------
@@ -179,24 +194,15 @@ def _run_lines(number: int, row: Mapping[str, Any]) -> list[str]:
             f"- last acknowledgement of what only the old home had: {abs(row['overlap_s']):.2f} s {side} "
             "the first of the new epoch"
         )
-    lines += [_reader_line(reader) for reader in row["readers"]]
+    lines += [f"- {text}" for text in row["judged"]]
     lines += [f"- {name}: {seconds:.2f} s" for name, seconds in row["marks"].items()]
-    for region, figures in row.get("after_heal", {}).items():
-        lines.append(
-            f"- {region} after the heal: flowing {_s(figures['flowing_s'])}, caught up {_s(figures['caught_up_s'])}"
-        )
+    for heal in row.get("after_heal", ()):
+        seconds = f"flowing {_s(heal['flowing_s'])}, caught up {_s(heal['caught_up_s'])}"
+        lines.append(f"- {heal['region']} after the heal: {seconds}")
     lines += [f"- {note}" for note in row["notes"]]
     said = row["audit"]["said"]
     lines.append(f"- audit: {row['audit']['result']}" + (f" ({said})" if said else ""))
     return [*lines, *(f"- BROKEN: {text}" for text in row["broken"]), ""]
-
-
-def _reader_line(reader: Mapping[str, Any]) -> str:
-    where = reader["region"] + (f", then {reader['moved_to']}" if reader["moved_to"] else "")
-    return (
-        f"- reader in {where}: {reader['delivered']} records, {reader['missing']} missing, "
-        f"{reader['duplicated']} twice (in flight {reader['duplicates_allowed']}), {reader['reordered']} out of order"
-    )
 
 
 def _s(seconds: float | None) -> str:

@@ -80,9 +80,10 @@ class HistoryWriter:
         self._write(event | ({"linear": True} if linear else {}) | ({"final": True} if final else {}))
         return number
 
-    def produced(self, number: int, offset: int | None) -> None:
+    def produced(self, number: int, offset: int | None, note: str = "") -> None:
         """Record an acknowledgement, or the answer of an END or START, now; None: the offset was not told."""
-        self._write(self._event("ok", number) | ({} if offset is None else {"offset": offset}))
+        told = ({} if offset is None else {"offset": offset}) | ({"note": note} if note else {})
+        self._write(self._event("ok", number) | told)
 
     def fetched(self, number: int, records: Sequence[Placement]) -> None:
         """Record what a fetch returned, now."""

@@ -58,7 +58,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
     acked: list[tuple[str, Operation]] = []
     for operation in operations:
         topic = operation.key.rpartition("/")[0]
-        if operation.kind is Kind.PRODUCE and operation.process.startswith(PROGRAM):
+        if operation.process.startswith(PROGRAM):
             continue
         if operation.kind is Kind.PRODUCE and operation.note == ABORT:
             books.aborted[topic] += 1

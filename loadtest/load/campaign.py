@@ -11,6 +11,7 @@ TRANSACTIONS: Final = "transactions"
 TRANSFORMER: Final = "transformer"
 GROUP_MEMBER: Final = "group-member"
 QUEUE_CONSUMER: Final = "queue-consumer"
+MOVING_READER: Final = "moving-reader"
 QUEUE: Final = "bills"  # which they consume
 SHARING: Final = ("group", "queue")  # kinds of readers that share partitions or records with others
 
@@ -41,6 +42,8 @@ class Topology:
         clocks: by how many milliseconds the clocks of a region are wrong.
         congestion_control: of TCP between the regions of a test bed; "": the kernel's.
         commit: brokers begin with the code of that one, and without a mesh secret; "": with this code.
+        data, bed: of a mesh that runs: the --data and --wan-name of its `georelay up`, so that it can be broken.
+        break_command, mend_command: kill {broker} of {region} for good, and start it again, where it is elsewhere.
     """
 
     kind: str = "up"
@@ -52,6 +55,10 @@ class Topology:
     clocks: Mapping[str, float] = field(default_factory=dict)
     congestion_control: str = ""
     commit: str = ""
+    data: str = ""
+    bed: str = ""
+    break_command: str = ""
+    mend_command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,7 @@ class Users:
         sends_again: what is refused, or not answered in time (of kafka; the others always do).
         keys: uniform, zipf:EXPONENT, or hot:SHARE (that share has one key).
         batch_ms: how long a client waits for more before it sends.
+        durability: of native: region, or geo:2 and more.
     """
 
     kind: str
@@ -117,6 +125,7 @@ class Users:
     connections: int = 8
     abort_share: float = 0.0
     sends_again: bool = True
+    durability: str = "region"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,8 @@ class Programs:
 
     Args:
         kind: transactional-writer (to all topics), transformer (from the first topic to the second), queue-consumer
-            (of the queue QUEUE over its topic), or group-member (of a group of its own).
+            (of the queue QUEUE over its topic), group-member (of a group of its own), or moving-reader (reads at its
+            topic's home and, once it was killed, elsewhere).
         client, assignor: of group-member.
     """
 
@@ -195,6 +205,7 @@ class Checks:
         ends: every broker of a topic's home is asked for its ends all the time; what it says counts what was
             acknowledged before.
         finds_loss: acknowledged records are lost, and the history must show it: a test of the test.
+        orphans: what the home alone acknowledged may be in an orphan branch instead, exactly where it was said to be.
         settle_s: how long is waited for records that are still under way.
     """
 
@@ -206,6 +217,7 @@ class Checks:
     replicas: bool = False
     ends: bool = False
     finds_loss: bool = False
+    orphans: bool = False
     settle_s: float = 60.0
 
 

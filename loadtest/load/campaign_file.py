@@ -18,6 +18,7 @@ import jsonschema
 
 from loadtest.load.campaign import (
     GROUP_MEMBER,
+    MOVING_READER,
     QUEUE,
     QUEUE_CONSUMER,
     REGIONS,
@@ -56,6 +57,7 @@ AMOUNTS: Final = {
 }
 CLIENT_FAULTS: Final = ("kill-client", "client-joins", "client-leaves")
 UPGRADE: Final = "upgrade"
+OF_A_RUNNING_MESH: Final = ("data", "bed", "break_command", "mend_command")
 COOPERATIVE: Final = "cooperative-sticky"
 IN_A_BED: Final = ("link-slow", "link-one-way", "link-loss", "link-cap")
 PEERS: Final = ("peer-cut", "peer-blackhole", "peer-mute", "peer-deaf", "peer-flap")
@@ -239,6 +241,7 @@ _PATTERNS: Final = {
     SCHEMA["$defs"]["topic"]["pattern"]: "a topic's name: letters, digits, _ and -",
     SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
     SCHEMA["properties"]["users"]["items"]["properties"]["keys"]["pattern"]: "uniform, zipf:1.1 or hot:0.9",
+    SCHEMA["properties"]["users"]["items"]["properties"]["durability"]["pattern"]: "region or geo:2",
 }
 
 
@@ -278,7 +281,7 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     pairs = topology.get("pairs", "")
     regions = topology.get("regions", REGIONS)
     if topology.get("kind") == "wan":
-        regions = _ends_of(pairs)
+        regions = ends_of_pairs(pairs)
         if not pairs:
             yield ("topology",), "pairs is missing: a test bed needs round trips such as us-eu=70ms"
         elif bad := [item for item in pairs.split(",") if not re.fullmatch(r"[a-z]\w*-[a-z]\w*=\d+(\.\d+)?ms", item)]:
@@ -289,6 +292,11 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
         yield ("topology", "commit"), "needs topology.kind = up, without tls and without programs"
     if topology.get("kind") == "endpoints" and "endpoints" not in topology:
         yield ("topology",), "endpoints is missing: the file that `georelay up --endpoints FILE` has written"
+    for key in OF_A_RUNNING_MESH:
+        if key in topology and topology["kind"] != "endpoints":
+            yield ("topology", key), "is of a mesh that runs: topology.kind = endpoints"
+    if ("break_command" in topology) != ("mend_command" in topology):
+        yield ("topology",), "break_command and mend_command go together: what is killed is started again"
     topics = [topic["name"] for topic in document["topics"]]
     for row, name in enumerate(topics):
         if name in topics[:row]:
@@ -354,7 +362,11 @@ def _wrong_programs(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     """Yield what programs cannot be."""
     topology = document.get("topology", {})
     for row, entry in enumerate(document.get("programs", ())):
-        if topology.get("kind", "up") != "up" or topology.get("tls"):
+        if entry["kind"] == MOVING_READER:
+            (topic, *more) = [topic for topic in document["topics"] if topic["name"] in entry["topics"]] or [{}]
+            if more or "home" not in topic or topic.get("partitions", 1) > 1 or entry.get("count", 1) > 1:
+                yield ("programs", row, "topics"), f"one {MOVING_READER!r} has one topic, of one partition and one home"
+        elif topology.get("kind", "up") != "up" or topology.get("tls"):
             yield ("programs", row, "kind"), f"{entry['kind']!r} needs topology.kind = up, without tls"
         if (entry["kind"] == GROUP_MEMBER) != ("client" in entry):
             yield ("programs", row), f"client goes with {GROUP_MEMBER}, and is needed there"
@@ -397,6 +409,8 @@ def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             yield ("users", row, "topics"), f"{many[0]!r} has several partitions, and grpc publishes have no key"
         if entry["kind"] != "kafka" and not entry.get("sends_again", True):
             yield ("users", row, "sends_again"), f"{entry['kind']!r} always sends again: use kafka"
+        if entry["kind"] != "native" and "durability" in entry:
+            yield ("users", row, "durability"), f"{entry['kind']!r} asks for none: use native"
         if entry["kind"] == "text" and entry.get("payload_bytes", 0) > TEXT_BYTES_MAX:
             yield ("users", row, "payload_bytes"), f"a line of the text protocol holds at most {TEXT_BYTES_MAX} of them"
     for row, entry in enumerate(document.get("readers", ())):
@@ -419,12 +433,13 @@ def _wrong_faults(
 ) -> Iterator[tuple[Where, str]]:
     """Yield what a fault cannot be in this topology."""
     kind, do, what = topology.get("kind", "up"), fault["do"], fault["what"]
-    if kind == "endpoints":
+    is_wan = kind == "wan" or "bed" in topology
+    if kind == "endpoints" and not _can_break(topology, do):
         yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
         return
     if (do == UPGRADE) != ("commit" in topology):
         yield ("faults", row, "do"), f"{do!r}: {UPGRADE} is the fault of a mesh with topology.commit, and of no other"
-    if do in IN_A_BED and kind != "wan":
+    if do in IN_A_BED and not is_wan:
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has such links"
     if do in BREAKABLE and "clocks" in topology:
         yield ("faults", row, "do"), f"{do!r} needs clocks that are right: leave topology.clocks away"
@@ -440,13 +455,13 @@ def _wrong_faults(
         yield ("faults", row), "times and every go together: how often it strikes, and how long from one to the next"
     if do in AMOUNTS and AMOUNTS[do] not in fault:
         yield ("faults", row), f"{AMOUNTS[do]} is missing: {do} says by how much"
-    names = _brokers_of(topology, regions)
+    names, homes = _brokers_of(topology, regions), [f"home of {topic}" for topic in topics]
     if do == "link-one-way":
         allowed = ["-".join(pair) for pair in permutations(regions, 2)]
         is_known = what in allowed
     elif do.startswith("link-"):
-        allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
-        is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
+        allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2)), *homes]
+        is_known = what in allowed or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
     elif do == "bit-flip":
         places = [*names, *(f"leader of {topic}" for topic in topics), *(f"any of {region}" for region in regions)]
         file, _, place = what.partition(" of ")
@@ -454,7 +469,10 @@ def _wrong_faults(
         is_known = file in FILE_KINDS and place in places
     elif do == "region-add":
         allowed, is_known = ["a name that no region has"], what not in regions and bool(_REGION.fullmatch(what))
-    elif do in ("region-loss", "grow", "certificates", "peer-flap", "power-cut", "disk-lies", UPGRADE):
+    elif do == "region-loss":
+        allowed = [*regions, *homes]
+        is_known = what in allowed
+    elif do in ("grow", "certificates", "peer-flap", "power-cut", "disk-lies", UPGRADE):
         allowed, is_known = list(regions), what in regions
     elif do == "reassign":
         topic, _, brokers = what.partition(" to ")
@@ -470,6 +488,13 @@ def _wrong_faults(
         is_known = what in allowed
     if not is_known:
         yield ("faults", row, "what"), f"{what!r} is not one of {', '.join(allowed)}"
+
+
+def _can_break(topology: Mapping[str, Any], do: str) -> bool:
+    """Return whether a fault can be done to a mesh that runs, by what the campaign knows of it."""
+    if do.startswith("link-"):
+        return "bed" in topology
+    return do in ("kill", "region-loss") and ("data" in topology or "break_command" in topology)
 
 
 def _made(name: str, document: Mapping[str, Any]) -> Campaign:
@@ -490,7 +515,7 @@ def _made(name: str, document: Mapping[str, Any]) -> Campaign:
     stages = [Stage(seconds=seconds_of(row["for"]), users=row["users"], rate=row["rate"]) for row in rows("stages")]
     topology = Topology(**table("topology"))
     if topology.kind == "wan":
-        topology = Topology(**table("topology") | {"regions": _ends_of(topology.pairs)})
+        topology = Topology(**table("topology") | {"regions": ends_of_pairs(topology.pairs)})
     return Campaign(
         name=name,
         about=document["about"],
@@ -508,7 +533,8 @@ def _made(name: str, document: Mapping[str, Any]) -> Campaign:
     )
 
 
-def _ends_of(pairs: str) -> tuple[str, ...]:
+def ends_of_pairs(pairs: str) -> tuple[str, ...]:
+    """Return the regions that round trips such as us-eu=70ms name."""
     return tuple(dict.fromkeys(end for item in pairs.split(",") for end in item.split("=")[0].split("-") if end))
 
 

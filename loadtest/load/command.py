@@ -41,7 +41,7 @@ def run(
     web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
-    _need_extra()
+    need_extra("load")
     from loadtest.campaign.mesh import CampaignFailed
     from loadtest.load.campaign_file import CampaignError, begun_with, find, load, parse, seeded, shortened
     from loadtest.load.locust_processes import RunOptions
@@ -66,7 +66,7 @@ def run(
 
 def list_shipped() -> None:
     """List the campaigns that come with georelay."""
-    _need_extra()
+    need_extra("load")
     from loadtest.load.campaign_file import load, shipped
 
     for path in shipped():
@@ -76,7 +76,7 @@ def list_shipped() -> None:
 
 def validate(files: Annotated[list[str], typer.Argument(help="Names of shipped campaigns, or .toml files.")]) -> None:
     """Check campaigns without running them. Ends with 3 when one is wrong."""
-    _need_extra()
+    need_extra("load")
     from loadtest.load.campaign_file import CampaignError, find, load
 
     is_wrong = False
@@ -93,7 +93,7 @@ def validate(files: Annotated[list[str], typer.Argument(help="Names of shipped c
 
 def report(folder: Annotated[Path, typer.Argument(help="Folder of a run's results.")]) -> None:
     """Judge the results of a run again. Ends as `run` does."""
-    _need_extra()
+    need_extra("load")
     from loadtest.load.campaign_file import CampaignError
     from loadtest.load.runner import judge
 
@@ -104,9 +104,11 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run's result
     raise typer.Exit(code)
 
 
-def _need_extra() -> None:
+def need_extra(command: str) -> None:
+    """Say what has to be installed for a command, where something is missing (CommandFailed)."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandFailed(
-            f"georelay load needs {', '.join(missing)}: pip install 'georelay-server[load]'", exit_code=EXIT_CANNOT_RUN
+            f"georelay {command} needs {', '.join(missing)}: pip install 'georelay-server[load]'",
+            exit_code=EXIT_CANNOT_RUN,
         )

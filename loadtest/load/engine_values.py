@@ -19,6 +19,7 @@ COMPLETE: Final = "complete"
 PROGRAM: Final = "program"  # beside the load; Locust does not count it
 SHOWN: Final = "shown"  # by a damaged broker to nobody's reader
 REFUSED: Final = "refused"  # begins the note of what a broker refused and the client did not send again
+EPOCH: Final = "epoch "  # begins the note of an acknowledgement whose client was told it
 PADDING: Final = b"."
 SUM_CHARS: Final = 8
 SHOWN_BYTES_MAX: Final = 64
@@ -164,6 +165,11 @@ def name_of(value: bytes) -> str:
 def publisher_name(worker: str, row: int, region: str) -> str:
     """Return the name of a publisher; it ends with the region in which it publishes."""
     return f"{worker}-{row}-{region}"
+
+
+def row_of(record: str) -> int:
+    """Return the row of the campaign's users that sent a record, by its name in histories."""
+    return int(record.rpartition(":")[0].split("-")[-2])
 
 
 def method_of(reader: str) -> str:

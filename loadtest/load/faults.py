@@ -45,12 +45,19 @@ async def _kill(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _region_loss(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    async with _killed(stage, [name for name in stage.pids() if name.rpartition("-")[0] == what]):
+    async with _killed(stage, _brokers_of(stage, what)):
         yield
 
 
 @asynccontextmanager
 async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
+    if (mesh := stage.elsewhere) is not None:
+        try:
+            await mesh.command(mesh.break_command, names)
+            yield
+        finally:
+            await mesh.command(mesh.mend_command, names)
+        return
     holds = [stage.hold_file(name) for name in names]
     pids = stage.pids()
     stage.killed.update(pids[name] for name in names if name in pids)
@@ -65,6 +72,11 @@ async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
     finally:
         for hold in holds:
             hold.unlink(missing_ok=True)
+
+
+def _brokers_of(stage: Stage, region: str) -> list[str]:
+    """Return the brokers of a region that run, or all of them where nobody here knows that."""
+    return [name for name in stage.pids() if name.rpartition("-")[0] == region] or list(stage.admins(region))
 
 
 @asynccontextmanager
@@ -170,7 +182,7 @@ def _power_cut(**lies: bool) -> Strike:
 
     @asynccontextmanager
     async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
-        names = [name for name in stage.pids() if name.rpartition("-")[0] == what]
+        names = _brokers_of(stage, what)
         await asyncio.gather(*(stage.tell(name, **broken) for name in names))
         await asyncio.sleep(stage.rng.uniform(0.2, 1.0))
         async with _killed(stage, names):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from loadtest.bench.client_settings import environment
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.child_process import PYTHON, KeptProcess
 from loadtest.groups.coordinator_log import read_generations
@@ -24,9 +25,10 @@ from loadtest.groups.events import read_kcat
 from loadtest.groups.member_process import GroupToJoin, command_of, kinds_of, missing_for
 from loadtest.groups.verdict_core import Event, Place, Read
 from loadtest.groups.verdict_core import judge as judge_group
-from loadtest.load.campaign import GROUP_MEMBER, QUEUE, QUEUE_CONSUMER, TRANSFORMER, Programs
-from loadtest.load.engine_values import PROGRAM, name_of
-from loadtest.load.programs_core import piped
+from loadtest.history.history_file import read_history
+from loadtest.load.campaign import GROUP_MEMBER, MOVING_READER, QUEUE, QUEUE_CONSUMER, TRANSFORMER, Programs
+from loadtest.load.engine_values import PROGRAM, name_of, written
+from loadtest.load.programs_core import Leg, moved, piped
 from loadtest.load.queue_history import is_poison, read_events
 from loadtest.load.queue_verdict_core import judge
 from loadtest.load.sources import ends_of, kafka_settings
@@ -64,7 +66,8 @@ class Program(ABC):
         number = len(self.processes)
         name = f"{PROGRAM}-{self.row.name.replace(' ', '-')}-{number}"
         words: Callable[[int], Sequence[str]] = partial(self.command, name, number)
-        self.processes.append(KeptProcess(name, words, log=self.stage.folder / f"{name}.log"))
+        told = environment(self.stage.settings)
+        self.processes.append(KeptProcess(name, words, log=self.stage.folder / f"{name}.log", environment=told))
 
     async def leave(self) -> None:
         """End the one that is there for the longest time, in order."""
@@ -276,6 +279,59 @@ class GroupMembers(Program):
         return found
 
 
+class MovingReader(Program):
+    """A reader at its topic's home; once it is killed it goes on in another region, by the position that it saved."""
+
+    def words(self, name: str, number: int, start: int) -> Sequence[str]:
+        """Return what it is told."""
+        stage, topic = self.stage, self.row.topics[0]
+        home = next(each.home for each in stage.campaign.topics if each.name == topic)
+        region = home if start == 1 else next((each for each in reversed(stage.regions) if each != home), home)
+        folder, campaign = stage.folder, stage.folder / f"{stage.campaign.name}.toml"
+        plan = written(
+            folder / f"plan-{name}.json",
+            campaign=campaign,
+            endpoints=stage.endpoints_file,
+            regions=[region],
+            folder=folder,
+            worker=f"{name}.{start}",
+        )
+        saved = [self._saved(name, each) for each in range(start, 0, -1)]
+        return (str(plan), topic, str(saved[0]), *[str(path) for path in saved[1:] if path.exists()][:1])
+
+    def _saved(self, name: str, start: int) -> Path:
+        return self.stage.folder / f"{name}.{start}.position"
+
+    async def judged(self) -> list[Told]:
+        """Wait until it has read everything, or for long enough: what is missing is counted."""
+        (process,), spot = self.processes, (self.row.topics[0], 0)
+        bootstraps = [",".join(region["kafka"]) for region in self.stage.endpoints["regions"].values()]
+        deadline, before = time.monotonic() + GROUP_S, 0
+        while True:
+            end = (await asyncio.to_thread(ends_of, bootstraps, self.stage.settings, [spot])).get(spot, 0)
+            legs = await asyncio.to_thread(self._legs, process)
+            found = moved(legs, end)
+            if (end == before > 0 and not found["missing"]) or time.monotonic() > deadline:
+                break
+            before = end
+            await asyncio.sleep(LOOK_S)
+        is_kept = end > 0 and not found["missing"] and found["again"] <= found["in flight"]
+        text = ", ".join(f"{count:,} {what}" for what, count in found.items())
+        wanted = "every record; none again but what was in flight"
+        return [{"what": "reader that moved", "wanted": wanted, "found": text, "kept": is_kept}]
+
+    def _legs(self, process: KeptProcess) -> list[Leg]:
+        """Return what it read each time that it was started."""
+        legs = []
+        for start in range(1, process.starts + 1):
+            history = self.stage.folder / "histories" / f"{process.name}.{start}.history"
+            reads = read_history([history]) if history.exists() else []
+            saved = self._saved(process.name, start)
+            position = json.loads(saved.read_text())["offset"] if saved.exists() else 0
+            legs.append(Leg(saved=position, offsets=[offset for read in reads for offset, _ in read.records]))
+        return legs
+
+
 def _is_drained(described: dict[str, Any], records: int) -> bool:
     left = sum(described[name] for name in ("ready", "delayed", "leased", "dead_lettering"))
     done = described["acknowledged"] + described["dead_lettered"]
@@ -313,4 +369,5 @@ PROGRAMS: Final[dict[str, type[Program]]] = {
     TRANSFORMER: Transformers,
     QUEUE_CONSUMER: QueueConsumers,
     GROUP_MEMBER: GroupMembers,
+    MOVING_READER: MovingReader,
 }

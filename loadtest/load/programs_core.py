@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from loadtest.history.operation import Kind, Operation
 from loadtest.load.engine_values import PROGRAM
@@ -40,4 +41,25 @@ def piped(inputs: Iterable[str], outputs: Iterable[str]) -> dict[str, int]:
         "missing": len(wanted - counts.keys()),
         "repeated": counts.total() - len(counts),
         "foreign": len(counts.keys() - wanted),
+    }
+
+
+class Leg(NamedTuple):
+    """What a reader got between a start and its end, in that order, and the position that it saved last."""
+
+    saved: int
+    offsets: Sequence[int]
+
+
+def moved(legs: Sequence[Leg], end: int) -> dict[str, int]:
+    """Return what a reader that goes on elsewhere got of the records below `end`, missed, and got again.
+
+    In flight: what it had in hands when it moved, and had not saved its position behind.
+    """
+    got = Counter(offset for leg in legs for offset in leg.offsets)
+    return {
+        "records": len(got),
+        "missing": sum(offset not in got for offset in range(end)),
+        "again": got.total() - len(got),
+        "in flight": sum(offset >= leg.saved for leg in legs[:-1] for offset in leg.offsets),
     }

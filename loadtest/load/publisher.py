@@ -18,7 +18,7 @@ from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.arrivals import Arrivals
 from loadtest.load.campaign import TRANSACTIONS
-from loadtest.load.engine_values import ABORT, PUBLISH, Plan, WallClock, publisher_name, value_of
+from loadtest.load.engine_values import ABORT, EPOCH, PUBLISH, Plan, WallClock, publisher_name, value_of
 from loadtest.load.keys import Keys
 
 GIVE_UP_S: Final = 120.0  # longer than any fault of a campaign lasts
@@ -112,9 +112,11 @@ class Publisher(ABC):
         """Note that a record is sent now; return the number of the operation."""
         return history.invoke(Kind.PRODUCE, f"{record.stream}/{record.partition}", value=record.name)
 
-    def stored(self, history: HistoryWriter, number: int, record: Outgoing, offset: int | None) -> None:
-        """Note an acknowledgement."""
-        history.produced(number, offset)
+    def stored(
+        self, history: HistoryWriter, number: int, record: Outgoing, offset: int | None, *, epoch: int | None = None
+    ) -> None:
+        """Note an acknowledgement; epoch: of the home, where the client is told."""
+        history.produced(number, offset, "" if epoch is None else f"{EPOCH}{epoch}")
         self._end(record, (self._clock.now_ns() - record.due_ns) / 1e6)
 
     def failed(self, history: HistoryWriter, number: int, record: Outgoing, why: str, *, is_sure: bool) -> None:

@@ -5,7 +5,7 @@ seconds-*.jsonl what engines did each second           histories/     what clien
 events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
 cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
 replicas.jsonl  replicas and regions that were compared        bed.json      how the test bed was
-programs.jsonl  what came of programs beside the load
+programs.jsonl  what came of programs beside the load  orphans.jsonl  orphan branches, with their records
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
 """
@@ -38,6 +38,7 @@ from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, load
 from loadtest.load.clock_verdict_core import IN_TIME_MS, clock_faults
 from loadtest.load.figures_core import heal_lines, heals_of, idle_share, latency_lines, machine_lines
+from loadtest.load.orphans_core import Orphans, excused, orphans_of
 from loadtest.load.programs_core import torn
 
 KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
@@ -61,6 +62,10 @@ class Results:
         self.cpu = _rows(folder / "cpu.jsonl")
         self.replicas = _rows(folder / "replicas.jsonl")
         self.programs = _rows(folder / "programs.jsonl")
+        self.branches = _rows(folder / "orphans.jsonl")
+        self.orphans: Orphans | None = None
+        self.operations: Sequence[Operation] = ()
+        self.history: HistoryVerdict | None = None
         self.bed = self._document("bed.json")
         self.phases: list[PhaseReport] = []
         self.figures: list[str] = []
@@ -76,7 +81,7 @@ class Results:
         )
         idle = idle_share(self.cpu, from_s=self.began_s, to_s=to_s)
         invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us"))
-        operations, history = self._histories(invalid)
+        operations, history = self.operations, self.history = self._histories(invalid)
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
@@ -88,6 +93,8 @@ class Results:
             self.figures += heal_lines(heals)
             lines.append(verdict_core.judge_heals(heals, campaign.checks.caught_up_s_max))
         self.figures += machine_lines(self.cpu, self.bed, records=books.acked_total, from_s=self.began_s, to_s=to_s)
+        if self.orphans is not None:
+            lines.append(verdict_core.judge_orphans(self.orphans))
         if any(row.kind == WRITER for row in campaign.programs):
             lines.append(verdict_core.judge_transactions(*torn(operations)))
         lines += [
@@ -124,7 +131,11 @@ class Results:
     def _histories(self, invalid: list[str]) -> tuple[Sequence[Operation], HistoryVerdict | None]:
         try:
             operations = read_history(sorted((self.folder / "histories").glob("*.history")))
-            verdict = check(operations) if self.campaign.checks.history else None
+            judged: Sequence[Operation] = operations
+            if self.campaign.checks.orphans:
+                self.orphans = orphans_of(operations, self.branches, self.campaign.users)
+                judged = excused(operations, self.orphans)
+            verdict = check(judged) if self.campaign.checks.history else None
         except HistoryError as error:
             invalid.append(f"the histories cannot be judged: {error}")
             return (), None

@@ -23,11 +23,12 @@ from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.end_asker import EndAsker
 from loadtest.load.engine_values import written
+from loadtest.load.homes import keep_branches
 from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
 from loadtest.load.programs import Program
 from loadtest.load.results import ENDED, Results
-from loadtest.load.stage import Stage, opened
+from loadtest.load.stage import Stage, meshed, staged
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
 SAMPLE_S: Final = 1.0
@@ -45,26 +46,31 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     (folder / "run.json").write_text(json.dumps(_circumstances(folder), indent=1) + "\n", encoding="utf-8")
     say(f"{campaign.name}: {campaign.about}")
     say(f"results in {folder}")
-    async with opened(campaign, folder) as stage:
-        await stage.create(campaign)
-        say(f"mesh: {', '.join(stage.regions)}; {campaign.seconds:g} s of load")
-        await _load(campaign, options, folder, stage)
-        say("the load is over; reading everything once more")
-        await _read_completely(campaign, folder, stage)
-        if campaign.checks.replicas:
-            await stage.settle()
-    _keep_traces(folder)
+    async with meshed(campaign, folder / "mesh") as mesh, staged(folder, mesh) as stage:
+        await play(campaign, options, stage, say)
+    keep_traces(folder)
     if campaign.checks.report:
         say("making the report of the traces")
         await asyncio.to_thread(_report, folder)
     return judge(folder, say)
 
 
+async def play(campaign: Campaign, options: RunOptions, stage: Stage, say: Say) -> None:
+    """Do to a mesh what a campaign says, and read everything once more. Raises CampaignFailed."""
+    await stage.create(campaign)
+    say(f"mesh: {', '.join(stage.regions)}; {campaign.seconds:g} s of load")
+    await _load(campaign, options, stage.folder, stage)
+    say("the load is over; reading everything once more")
+    await _read_completely(campaign, stage.folder, stage)
+    if campaign.checks.orphans:
+        await keep_branches(stage)
+    if campaign.checks.replicas:
+        await stage.settle()
+
+
 def judge(folder: Path, say: Say) -> int:
     """Judge what a folder holds, say it, and return the exit code."""
-    results = Results(folder)
-    judgement = results.judge()
-    (folder / "result.html").write_text(page_of(results, judgement), encoding="utf-8")
+    results, judgement = judged(folder)
     say(f"page: {folder / 'result.html'}")
     for line in results.figures:
         say(line)
@@ -73,6 +79,14 @@ def judge(folder: Path, say: Say) -> int:
     for line in lines_of(judgement):
         say(line)
     return EXIT_CODES[judgement.verdict]
+
+
+def judged(folder: Path) -> tuple[Results, Judgement]:
+    """Judge what a folder holds, and write its page."""
+    results = Results(folder)
+    judgement = results.judge()
+    (folder / "result.html").write_text(page_of(results, judgement), encoding="utf-8")
+    return results, judgement
 
 
 def lines_of(judgement: Judgement) -> list[str]:
@@ -184,7 +198,7 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
         raise CampaignFailed(f"the complete read ended with {code}: {why.strip()[-300:]}")
 
 
-def _keep_traces(folder: Path) -> None:
+def keep_traces(folder: Path) -> None:
     """Keep the traces and the logs of a mesh that was started here; its data goes."""
     mesh = folder / "mesh"
     if (mesh / "mesh" / "traces").exists():

@@ -15,10 +15,11 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
+from loadtest.bench.client_settings import settings_of
 from loadtest.campaign.joined_broker import BesideBroker, JoinedBroker, NewRegion, broker_id
 from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, CampaignFailed, NotYet, georelay, get_json, until
 from loadtest.campaign.phases_core import HEALED
+from loadtest.load import homes
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
 from loadtest.load.campaign_file import BREAKABLE
@@ -29,6 +30,7 @@ from loadtest.load.links import PEERS_FILE, LinkedMesh
 from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
+from loadtest.load.running_mesh import RunningMesh
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
@@ -37,6 +39,7 @@ SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
 ANY_OF: Final = "any of "
 COORDINATOR_OF: Final = "coordinator of "
+HOME_OF: Final = "home of "
 LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
 Mesh = TypeVar("Mesh", bound=MeshProcess)
@@ -45,35 +48,26 @@ MOVE_S: Final = 1_800
 
 
 class Stage:
-    """A running mesh, as campaigns see it.
+    """A running mesh, as campaigns see it: started here, or a RunningMesh.
 
-    Args:
-        mesh: when it was started here, None for one that runs elsewhere.
-        settings: of librdkafka, how clients sign in.
-        user: "name:password", "" where nobody signs in.
+    `settings`: how librdkafka signs in. `elsewhere`: the mesh, where an operator's commands break and mend it.
     """
 
-    def __init__(
-        self, folder: Path, endpoints_file: Path, *, mesh: MeshProcess | None, settings: Settings, user: str
-    ) -> None:
-        self.endpoints_file = endpoints_file
-        self.settings = settings
+    def __init__(self, folder: Path, mesh: MeshProcess) -> None:
+        self.endpoints_file = mesh.endpoints_file
+        self.endpoints: Mapping[str, Any] = mesh.endpoints
+        self.regions = tuple(self.endpoints["regions"])
+        self.settings = settings_of(mesh)
+        self.signed_in = {"GEORELAY_USER": ":".join(mesh.user)} if mesh.user else {}  # environment of commands
         self.folder = folder
         self._mesh = mesh
-        self._user = user
+        self.elsewhere = mesh if isinstance(mesh, RunningMesh) and mesh.break_command else None
         self._controls: dict[str, ControlFile] = {}
         self._joined: dict[str, BesideBroker] = {}
         self.one_by_one = asyncio.Lock()  # flips of bits, and upgrades
         self.killed: set[int] = set()  # processes that the campaign ended
         self.programs: dict[str, Program] = {}
         self.may_end: set[str] = set()  # brokers whose disk it takes away
-        try:
-            self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
-            self.regions = tuple(self.endpoints["regions"])
-        except (OSError, ValueError, KeyError) as error:
-            raise CampaignFailed(
-                f"{endpoints_file}: no mesh there; `georelay up --endpoints FILE` writes it"
-            ) from error
 
     async def create(self, campaign: Campaign) -> None:
         """Create the topics of a campaign, and fill those that are to be full. Raises CampaignFailed."""
@@ -112,13 +106,13 @@ class Stage:
 
     async def cli(self, *words: str, seconds: float = COMMAND_S) -> str:
         """Run `georelay WORDS` on the mesh and return what it prints. Raises CampaignFailed."""
-        user = {"GEORELAY_USER": self._user} if self._user else {}
-        return await georelay(*words, "--endpoints", str(self.endpoints_file), within_s=seconds, environment=user)
+        place = ("--endpoints", str(self.endpoints_file))
+        return await georelay(*words, *place, within_s=seconds, environment=self.signed_in)
 
     async def break_it(self, fault: Fault) -> None:
         """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CampaignFailed."""
-        what = fault.what
-        for words in (LEADER_OF, ANY_OF, COORDINATOR_OF):  # of what is more: a file of the leader of a topic
+        what, (_, is_home, topic) = fault.what, fault.what.partition(HOME_OF)
+        for words in (LEADER_OF, ANY_OF, COORDINATOR_OF, HOME_OF):  # of what is more: a file of the leader of a topic
             if words in what:
                 head, _, name = what.partition(words)
                 what = head + await self._chosen(words, name)
@@ -127,9 +121,13 @@ class Stage:
             told = dict(more or {})
             self.note(what=fault.do, of=what, for_s=fault.for_s, took_s=time.monotonic() - began, **told)
             await asyncio.sleep(fault.for_s)
+            if is_home:
+                await homes.until_moved(self, topic, what)
             began = time.monotonic()
         later = {name: value for name, value in (more or {}).items() if name not in told}
         self.note(what=HEALED, of=what, fault=fault.do, took_s=time.monotonic() - began, **later)
+        if is_home:
+            await homes.bring_back(self, topic, what)
 
     def name_of(self, broker: int) -> str:
         """Return the name of a broker by its number in the mesh."""
@@ -141,6 +139,8 @@ class Stage:
             return await self.leader_of(name)
         if words == ANY_OF:
             return self.rng.choice(sorted(self.admins(name)))
+        if words == HOME_OF:
+            return await homes.home_of(self, name) or self.regions[0]
 
         async def coordinator() -> str:
             told = await self.ask(self.endpoints["gateway"]["http"][0], f"/v1/queues/{name}")
@@ -158,17 +158,11 @@ class Stage:
         Raises:
             CampaignFailed: nobody knows within LEADER_S.
         """
-        everywhere = [admin for region in self.regions for admin in self.admins(region).values()]
-        path = f"/v1/topics/{topic}"
 
         async def leader() -> str:
-            home = ""
-            for address in everywhere:  # any broker knows the home; each region tells its own leader
-                if told := await self.ask(address, path):
-                    home = self.regions[max(1, told["home"]) - 1]
-                    break
+            home = await homes.home_of(self, topic)  # any broker knows it; each region tells its own leader
             for address in self.admins(home).values() if home else ():
-                told = await self.ask(address, path)
+                told = await self.ask(address, f"/v1/topics/{topic}")
                 number = int(told["partition_states"][0]["leader"]) if told else 0
                 if number > 0 and not self.hold_file(name := self.name_of(number)).exists():
                     return name
@@ -178,20 +172,17 @@ class Stage:
 
     def admins(self, region: str) -> dict[str, str]:
         """Return the HTTP addresses of a region's brokers by their names, of those that joined too."""
-        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
         addresses = self._mesh.endpoints["regions"].get(region, {}).get("admin", ())
         joined = {name: each.listen["admin"] for name, each in self._joined.items() if name.startswith(f"{region}-")}
         return {f"{region}-{row}": address for row, address in enumerate(addresses, start=1)} | joined
 
     async def ask(self, address: str, path: str) -> dict[str, Any] | None:
         """Return what a broker answers, None when it is not there or does not know."""
-        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
         url = f"{self._mesh.scheme}://{address}{path}"
         return await get_json(url, headers=self._mesh.headers, tls=self._mesh.ssl_context)
 
     async def metric_lines(self, begin: str) -> list[str]:
         """Return the lines that begin so of the metrics of all brokers; one that is down has none."""
-        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
         found: list[str] = []
         tls = self._mesh.ssl_context or True
         async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
@@ -248,12 +239,12 @@ class Stage:
 
     async def router(self) -> dict[str, int]:
         """Return the process of a test bed's router, by name; none without one."""
-        return {"router": await asyncio.to_thread(self._mesh.router)} if isinstance(self._mesh, WanMesh) else {}
+        return {"router": await asyncio.to_thread(bed.router)} if (bed := _bed(self._mesh)) else {}
 
     async def note_bed(self, since_ns: int) -> None:
         """Write down how the test bed was since then (monotonic); nothing without one."""
-        if isinstance(self._mesh, WanMesh):
-            found = await asyncio.to_thread(self._mesh.bed_since, since_ns)
+        if bed := _bed(self._mesh):
+            found = await asyncio.to_thread(bed.bed_since, since_ns)
             (self.folder / "bed.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
     async def tell(self, broker: str, **settings: Any) -> None:
@@ -312,16 +303,15 @@ class Stage:
     @property
     def directory(self) -> Path:
         """Return where a mesh that was started here keeps its files."""
-        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        return self._mesh.directory / "mesh"
+        assert self._mesh.data is not None, "the loader lets a mesh be broken only whose files are known"
+        return self._mesh.data
 
     def pids(self) -> dict[str, int]:
-        """Return the processes that run of a mesh that was started here, by name."""
-        if self._mesh is None:
+        """Return the processes that run of a mesh on this machine, by name."""
+        if self._mesh.data is None:
             return {}
-        run = self.directory / "run"
         pids = {}
-        for path in sorted(run.glob("*.pid")):
+        for path in sorted((self.directory / "run").glob("*.pid")):
             with contextlib.suppress(OSError, ValueError):  # it is down, or just being started again
                 pid = int(path.read_text())
                 os.kill(pid, 0)
@@ -330,44 +320,43 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
-    """Run the mesh of a campaign. Raises CampaignFailed."""
+async def meshed(campaign: Campaign, directory: Path) -> AsyncIterator[MeshProcess]:
+    """Run the mesh of a campaign, where it does not run yet. Raises CampaignFailed."""
+    try:
+        async with _mesh_of(campaign, directory) as mesh:
+            yield mesh
+    except RuntimeError as error:
+        raise CampaignFailed(f"the mesh could not be started: {_last_line(str(error))}") from error
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path, mesh: MeshProcess) -> AsyncIterator[Stage]:
+    """Let campaigns see a mesh; what they started is stopped at the end."""
+    stage = Stage(folder, mesh)
+    try:
+        yield stage
+    finally:
+        await stage.stop_joined()
+
+
+def _bed(mesh: MeshProcess) -> WanMesh | None:
+    return mesh if isinstance(mesh, WanMesh) and mesh.bed else None
+
+
+def _mesh_of(campaign: Campaign, directory: Path) -> MeshProcess:
     topology = campaign.topology
     if topology.kind == "endpoints":
-        yield Stage(
-            folder,
-            Path(topology.endpoints),
-            mesh=None,
-            settings=_settings_of(Path(topology.endpoints)),
-            user=os.environ.get("GEORELAY_USER", ""),
-        )
-        return
-    directory = folder / "mesh"
+        return RunningMesh(topology)
     arguments = ("--restart", *_broker_program(campaign, directory))
-    mesh: MeshProcess
-    settings, user = PLAIN, ""
     if topology.kind == "wan":
-        mesh = wan = WanMesh(
+        return WanMesh(
             directory,
             brokers_per_region=topology.brokers_per_region,
             pairs=topology.pairs,
             congestion_control=topology.congestion_control,
             arguments=arguments,
         )
-        user = wan.credentials
-    else:
-        arguments += ("--tls",) if topology.tls else ()
-        mesh = _mesh_here(campaign, directory, arguments)
-    try:
-        async with mesh:
-            settings = mesh.client_settings if isinstance(mesh, WanMesh) else tls_settings(mesh)
-            stage = Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
-            try:
-                yield stage
-            finally:
-                await stage.stop_joined()
-    except RuntimeError as error:
-        raise CampaignFailed(f"the mesh could not be started: {_last_line(str(error))}") from error
+    return _mesh_here(campaign, directory, (*arguments, *(("--tls",) if topology.tls else ())))
 
 
 def _broker_program(campaign: Campaign, directory: Path) -> list[str]:
@@ -401,19 +390,6 @@ def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) 
             directory, regions=regions, brokers_per_region=count, arguments=arguments, has_peers=has_peers
         )
     return MeshProcess(directory, regions=",".join(regions), brokers_per_region=count, arguments=arguments)
-
-
-def _settings_of(endpoints: Path) -> Settings:
-    """Return how librdkafka signs in to a mesh that runs: with GEORELAY_USER, over TLS where it has that."""
-    name, _, password = os.environ.get("GEORELAY_USER", "").partition(":")
-    try:
-        ca = json.loads(endpoints.read_text(encoding="utf-8")).get("ca", "")
-    except (OSError, ValueError):
-        return PLAIN  # said where it is read
-    secured = {"ssl.ca.location": str(ca)} if ca else {}
-    signed = {"sasl.mechanism": "PLAIN", "sasl.username": name, "sasl.password": password} if name else {}
-    protocol = f"{'sasl_' if name else ''}{'ssl' if ca else 'plaintext'}"
-    return {"security.protocol": protocol, **secured, **signed}
 
 
 def _last_line(text: str) -> str:

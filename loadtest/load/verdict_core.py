@@ -19,6 +19,7 @@ from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
 from loadtest.load.figures_core import Heal, seconds
+from loadtest.load.orphans_core import Orphans
 from loadtest.load.samples_core import Samples
 from loadtest.quantile_core import quantile
 
@@ -231,6 +232,13 @@ def judge_transactions(begun: int, there: int, torn: Sequence[str]) -> Line:
 def judge_endings(ended: Sequence[str]) -> list[Line]:
     """Judge brokers that ended by themselves: no line where none has."""
     return [_line("brokers that ended by themselves", "none", ", ".join(ended), is_kept=False)] if ended else []
+
+
+def judge_orphans(orphans: Orphans) -> Line:
+    """Judge whether everything that was acknowledged is in the stream, or orphaned where it may be."""
+    counts = f"{orphans.records:,} in orphan branches, {len(orphans.orphaned):,} of them acknowledged there"
+    broken = orphans.broken()
+    return _line("orphan branches", "what is not in the stream", "; ".join((counts, *broken)), is_kept=not broken)
 
 
 def judge_replicas(rows: Sequence[Mapping[str, Any]]) -> Line:

@@ -42,7 +42,7 @@ class WirePublisher(Publisher):
         elif kind in SERIAL:
             wires = [SERIAL[kind](plan, region, rng) for rng in rngs]
         else:
-            wires = [NativeWire(plan, region, rngs[0])]
+            wires = [NativeWire(plan, region, rngs[0], durability=self.users.durability)]
         self._lines = [_Line(self, wire, f"{self.name}.{slot}") for slot, wire in enumerate(wires)]
         for line in self._lines:
             self._run(line.wire.open())
@@ -136,7 +136,7 @@ class _Line:
             return  # it is told as one that was never answered
         error = done.exception()
         if error is None:
-            self._owner.stored(history, number, record, done.result().offset)
+            self._owner.stored(history, number, record, done.result().offset, epoch=done.result().epoch)
         else:
             assert isinstance(error, Exception), "nobody cancels it"
             self._owner.failed(history, number, record, str(error), is_sure=is_not_stored(error))

@@ -32,6 +32,8 @@ from georelay.errors import GeorelayError, Outcome
 from loadtest.load.engine_values import Plan
 from loadtest.load.publisher import GIVE_UP_S, Outgoing
 
+ATTEMPT_S: Final = 3.0
+GEO_S: Final = 30.0  # until a record is in as many regions as were asked for
 ANSWER_S: Final = 15.0  # a broker waits 10 s for a leader
 GRPC_PATH: Final = "/broker.Broker/Publish"
 LINE_BYTES_MAX: Final = 1 << 20
@@ -95,9 +97,14 @@ class Wire(ABC):
 class NativeWire(Wire):
     """The SDK."""
 
+    def __init__(self, plan: Plan, region: str, rng: random.Random, *, durability: str = "region") -> None:
+        super().__init__(plan, region, rng)
+        self._durability = georelay.Durability.parse(durability)
+
     async def open(self) -> None:
         """Connect."""
-        self._producer = await self._producer_of({})
+        limits = {"deadline_s": GEO_S if self._durability.is_geo else 0.0, "request_timeout_s": ATTEMPT_S}
+        self._producer = await self._producer_of({"durability": self._durability} | limits)
 
     async def publish(self, records: Sequence[Outgoing]) -> Answer:
         """Send it; the SDK keeps order and sends again what was lost."""

@@ -155,7 +155,7 @@ async def measure(bed: GatewayBed, *, jars: str) -> list[str]:
     for place, way in trips:
         host = SHARED if way == ONE else bed.address(FIRST if way == FAR else place)
         values = {kind: f"{place} {way} {kind}" for kind in kinds}
-        password = bed.credentials.partition(":")[2]
+        password = bed.password
         errand = Errand(host=host, password=password, ca=str(bed.ca), jars=jars, values=values)
         await asyncio.to_thread(_do, bed, place, errand)
     found = {value: region for region in REGIONS for value in _stored(bed, region)}

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
+from loadtest.bench.client_settings import settings_of
 from loadtest.wan.gateway_bed import EDGE, HTTP_PORT, KAFKA_PORT, REGIONS, GatewayBed
 from loadtest.wan.moving_client import TOPIC, Task
 from loadtest.wan.moving_core import PERIOD_S, Event, kept_row, moves, regions_at, silence_row, silences
@@ -179,7 +180,7 @@ def _task(bed: GatewayBed, kind: str, *, gateway: str = TURNS[0], **more: Any) -
     places = sorted((*TURNS, HOME), key=lambda region: region != gateway)
     hosts = {bed.address(region, 1): region for region in REGIONS}
     gateways = [(f"https://{_http(bed, region)}", f"{bed.address(region)}:{KAFKA_PORT}") for region in places]
-    password = bed.credentials.partition(":")[2]
+    password = bed.password
     return Task(kind=kind, gateways=gateways, hosts=hosts, password=password, ca=str(bed.ca), **more)
 
 
@@ -195,7 +196,7 @@ def _where(clients: Clients, kinds: Sequence[str]) -> str:
 def _stored(bed: GatewayBed) -> Counter[str]:
     """Return how often each record is in the topic; as its home is drained for clients, another region may say so."""
     home = f"{bed.address(HOME, 1)}:{bed.endpoints['regions'][HOME]['kafka'][0].rpartition(':')[2]}"
-    settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **bed.client_settings}
+    settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **settings_of(bed)}
     reader = Consumer(settings)
     _, end = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
     reader.assign([TopicPartition(TOPIC, 0, 0)])

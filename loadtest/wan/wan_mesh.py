@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.client_settings import Settings
 from loadtest.mesh_process import MeshProcess
 
 PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms"
@@ -55,7 +54,7 @@ class WanMesh(MeshProcess):
             dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-"))
         )
         self.bed = f"bench-{os.getpid()}"
-        self._password = secrets.token_urlsafe(16)
+        self.password = secrets.token_urlsafe(16)
         words = ["--wan", pairs, "--wan-name", self.bed, *arguments]
         if congestion_control:
             words += ["--wan-congestion-control", congestion_control]
@@ -64,26 +63,8 @@ class WanMesh(MeshProcess):
             regions=",".join(self.regions),
             brokers_per_region=brokers_per_region,
             arguments=tuple(words),
-            user=(USER, self._password),
+            user=(USER, self.password),
         )
-
-    @property
-    def credentials(self) -> str:
-        """Return name and password of the one whom it lets do everything."""
-        return f"{USER}:{self._password}"
-
-    @property
-    def client_settings(self) -> Settings:
-        """Return how librdkafka signs in."""
-        return {
-            "security.protocol": "sasl_ssl",
-            "ssl.ca.location": str(self.ca),
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": USER,
-            "sasl.password": self._password,
-            # The mesh lets nobody in before it knows its users; then clients are told at once, not in a minute.
-            "reconnect.backoff.max.ms": "500",
-        }
 
     def wan(self, *words: str) -> dict[str, Any]:
         """Run `georelay wan WORDS --json` and return what it prints. Raises RuntimeError with what it says."""

@@ -74,7 +74,8 @@ def browser(window: Browser, mesh: ConsoleMesh) -> Iterator[Browser]:
 
 def sign_in(browser: Browser, mesh: ConsoleMesh, *, only_look: bool = False) -> None:
     """Sign in as the one who may do everything, on the first screen."""
-    user, _, password = mesh.credentials.partition(":")
+    assert mesh.user is not None, "a test bed has one"
+    user, password = mesh.user
     browser.open(f"{mesh.gateway}/console/")
     browser.until("document.querySelector('form.sign-in, svg.map')")
     if browser.js("return Boolean(document.querySelector('svg.map'))"):

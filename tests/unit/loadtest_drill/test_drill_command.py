@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +10,8 @@ import pytest
 from georelay.cli.application import run
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import command
-from loadtest.drill.drill_run import DrillPlan, carry_out
-from loadtest.drill.mesh import DrillMesh, MeshAccess
+from loadtest.drill.drill_run import DrillPlan, ways
+from loadtest.load.campaign import Topology
 
 REGIONS = ("us", "eu", "ap")
 
@@ -59,62 +55,65 @@ def test_a_running_mesh_and_one_that_is_started_are_not_asked_for_at_once(
     assert "--endpoints is a running mesh" in text
 
 
-def test_a_file_that_names_no_mesh_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = said(capsys, "link-cut", "--endpoints", str(tmp_path / "nothing"), "--yes")
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("link-cut", "--endpoints", "nothing", "--yes"), "nothing: no mesh there; `georelay up --endpoints FILE`"),
+        (("link-cut", "--wan", "us-eu=fast"), "'us-eu=fast' is not a round trip such as us-eu=70ms"),
+    ],
+)
+def test_what_is_no_mesh_is_refused_in_one_line(
+    words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(capsys, *words)
     assert code == 1
-    assert text.endswith("is no file of `georelay up --endpoints`")
+    assert why in text
+    assert "\n" not in text
+
+
+def test_a_running_mesh_with_one_broker_per_region_has_no_broker_to_lose(
+    endpoints: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(capsys, "broker-loss", "--endpoints", str(endpoints), "--data", "d", "--yes")
+    assert (code, text) == (1, "georelay: broker-loss needs three brokers per region: with fewer the region is lost")
+
+
+RUNNING = {"kind": "endpoints", "regions": REGIONS}
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "why"),
+    ("kind", "how", "topology", "why"),
     [
-        ("region-loss", "", "name its --data, or the commands"),
-        ("region-loss", "cut", "cut off in a WAN test bed only"),
-        ("link-cut", "", "in a WAN test bed only"),
+        ("region-loss", "", RUNNING, "name its --data, or the commands"),
+        ("region-loss", "cut", RUNNING, "cut off in a WAN test bed only"),
+        ("region-loss", "both", RUNNING | {"data": "d"}, "cut off in a WAN test bed only"),
+        ("link-cut", "", RUNNING | {"data": "d"}, "in a WAN test bed only"),
+        ("broker-loss", "", {"kind": "up"}, "three brokers per region"),
+        ("region-loss", "", {"kind": "up", "regions": ("us", "eu")}, "needs three regions"),
     ],
 )
 def test_what_cannot_be_done_to_a_mesh_is_refused_before_anything_is_broken(
-    endpoints: Path, kind: str, how: str, why: str
+    kind: str, how: str, topology: dict[str, object], why: str
 ) -> None:
-    plan = DrillPlan(kind=kind, how=how, running=MeshAccess(endpoints_file=endpoints))
     with pytest.raises(CampaignFailed, match=why):
-        carry_out(plan, say=print)
+        ways(DrillPlan(kind=kind, how=how, topology=Topology(**topology)))  # type: ignore[arg-type]
 
 
-def test_the_loss_of_a_broker_needs_others_in_its_region(endpoints: Path, tmp_path: Path) -> None:
-    plan = DrillPlan(kind="broker-loss", running=MeshAccess(endpoints_file=endpoints, run_directory=tmp_path))
-    with pytest.raises(CampaignFailed, match="three brokers per region"):
-        carry_out(plan, say=print)
-
-
-def test_a_password_is_not_in_the_representation_of_how_a_mesh_is_reached(endpoints: Path) -> None:
-    assert "secret" not in repr(MeshAccess(endpoints_file=endpoints, user="me:secret"))
-
-
-async def test_a_killed_broker_is_held_down_until_it_is_brought_back(endpoints: Path, tmp_path: Path) -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    (tmp_path / "us-1.pid").write_text(f"{sleeper.pid}\n")
-    mesh = DrillMesh(MeshAccess(endpoints_file=endpoints, run_directory=tmp_path))
-    await mesh.kill(mesh.brokers_of("us"))
-    assert sleeper.wait(10) == -signal.SIGKILL
-    assert (tmp_path / "us-1.hold").exists()
-    await mesh.bring_back(mesh.brokers_of("us"))
-    assert not (tmp_path / "us-1.hold").exists()
-
-
-async def test_nothing_is_killed_when_one_of_the_pids_is_not_known(endpoints: Path, tmp_path: Path) -> None:
-    (tmp_path / "us-1.pid").write_text(f"{os.getpid()}\n")
-    mesh = DrillMesh(MeshAccess(endpoints_file=endpoints, run_directory=tmp_path))
-    with pytest.raises(CampaignFailed, match="no pid of a broker"):
-        await mesh.kill(["us-1", "us-2"])
-    assert not (tmp_path / "us-1.hold").exists()
-
-
-async def test_an_operator_s_command_gets_the_names_and_no_shell(endpoints: Path, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    script = tmp_path / "script.py"
-    script.write_text("import sys; open(sys.argv[1], 'a').write(sys.argv[2])")
-    template = f"{sys.executable} {script} {marks} '" + "{region}/{broker};'"
-    mesh = DrillMesh(MeshAccess(endpoints_file=endpoints, break_command=template))
-    await mesh.kill(["us-1"])
-    assert marks.read_text() == "us/us-1;"
+@pytest.mark.parametrize(
+    ("kind", "how", "topology", "turns"),
+    [
+        ("region-loss", "", {"kind": "wan"}, ["kill", "cut"]),
+        ("region-loss", "", {"kind": "up"}, ["kill"]),
+        ("region-loss", "cut", {"kind": "up"}, ["cut"]),
+        ("region-loss", "", RUNNING | {"data": "d"}, ["kill"]),
+        ("region-loss", "", RUNNING | {"data": "d", "bed": "b"}, ["kill", "cut"]),
+        ("region-loss", "cut", RUNNING | {"bed": "b"}, ["cut"]),
+        ("region-loss", "kill", RUNNING | {"break_command": "b"}, ["kill"]),
+        ("link-cut", "", {"kind": "up"}, ["link"]),
+        ("broker-loss", "", {"kind": "up", "brokers_per_region": 3}, ["kill"]),
+    ],
+)
+def test_runs_break_a_mesh_in_turn_in_every_way_that_is_possible(
+    kind: str, how: str, topology: dict[str, object], turns: list[str]
+) -> None:
+    assert ways(DrillPlan(kind=kind, how=how, topology=Topology(**topology))) == turns  # type: ignore[arg-type]

@@ -1,186 +1,162 @@
-"""What a drill calls lost, orphaned, doubled and late."""
+"""What a drill measures: who was answered again and when, and how much had been promised by then."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-import pytest
-
-from loadtest.drill.drill_core import SECOND_NS, broken_promises, judge
-from loadtest.drill.values import Branch, Fate, Observed, Reading, RecordName, Sent, StoredRecord
-from loadtest.wan.heals_core import Delivery
+from loadtest.drill.drill_core import PENDING, SECOND_NS, Findings, broken_promises, findings_of
+from loadtest.drill.shot import ROLES
+from loadtest.history.checker_core import check
+from loadtest.history.operation import Kind, Operation, Outcome
+from loadtest.load.campaign import Users
+from loadtest.load.orphans_core import excused, orphans_of
 
 FAULT_NS = 100 * SECOND_NS
+HOME, AWAY, GEO = range(3)
+USERS = [Users(kind="native", topics=("t",), durability="geo:2" if row == GEO else "region") for row in range(3)]
+KEY = "t/0"
 
 
 def sent(
-    number: int, *, at_s: float = 1.0, epoch: int = 1, asked: int = 1, who: str = "p", fate: Fate = Fate.STORED
-) -> Sent:
+    number: int, *, at_s: float = 1.0, epoch: int = 1, row: int = HOME, offset: int | None = None, **more: Any
+) -> Operation:
+    """Return a record that was acknowledged at its own number; `more`: what is different."""
     at_ns = int(at_s * SECOND_NS)
-    return Sent(
-        name=RecordName(who, number), asked=asked, fate=fate, due_ns=at_ns, at_ns=at_ns, epoch=epoch, offset=number
+    plain = Operation(
+        process=f"local-{row}-us.0",
+        number=number,
+        kind=Kind.PRODUCE,
+        key=KEY,
+        invoked_ns=at_ns,
+        completed_ns=at_ns,
+        outcome=Outcome.OK,
+        value=f"local-{row}-us:{number}",
+        offset=number if offset is None else offset,
+        note=f"epoch {epoch}",
     )
+    return replace(plain, **more)
 
 
-def stored(offset: int, *, epoch: int = 1, who: str = "p", number: int | None = None) -> StoredRecord:
-    return StoredRecord(offset, epoch, RecordName(who, offset if number is None else number))
+def stream(*names: str) -> list[Operation]:
+    """Return a complete read of two regions."""
+    rows = tuple(enumerate(names))
+    return [
+        Operation(
+            process=f"end-complete-{region}",
+            number=0,
+            kind=Kind.FETCH,
+            key=KEY,
+            invoked_ns=500 * SECOND_NS,
+            completed_ns=501 * SECOND_NS,
+            outcome=Outcome.OK,
+            site=region,
+            position=0,
+            records=rows,
+            final=True,
+        )
+        for region in ("us", "eu")
+    ]
 
 
-def branch(*records: StoredRecord, listed: int | None = None) -> Branch:
-    return Branch(
-        region="us", epoch=2, listed_records=len(records) if listed is None else listed, records=tuple(records)
-    )
+def branch(*records: tuple[int, int, str], listed: int | None = None) -> dict[str, Any]:
+    return {"region": "us", "key": KEY, "listed": len(records) if listed is None else listed, "records": records}
 
 
-STREAM = (stored(0), stored(1))
-QUIET = Observed(
-    sent=[sent(0), sent(1)],
-    streams={"us": STREAM, "eu": STREAM, "ap": STREAM},
-    branches=[],
-    readings=[],
-    fault_ns=FAULT_NS,
-    old_epoch=1,
-    away=frozenset(),
-    moves_home=True,
-)
+def name(number: int, row: int = HOME) -> str:
+    return f"local-{row}-us:{number}"
+
+
+QUIET = [sent(0), sent(1)]
+BOTH = (name(0), name(1))
+
+
+def found_in(
+    sends: Sequence[Operation],
+    names: Sequence[str] = BOTH,
+    branches: Sequence[dict[str, Any]] = (),
+    *,
+    away: Sequence[str] = (),
+    moves_home: bool = True,
+) -> Findings:
+    operations = [*sends, *stream(*names)]
+    orphans = orphans_of(operations, branches, USERS)
+    verdict = check(excused(operations, orphans))
+    return findings_of(operations, orphans, verdict, USERS, fault_ns=FAULT_NS, away=away, moves_home=moves_home)
 
 
 def test_a_run_in_which_everything_was_kept_breaks_no_promise() -> None:
-    assert broken_promises(judge(QUIET)) == []
-
-
-def test_a_record_that_two_regions_acknowledged_and_no_log_has_is_lost() -> None:
-    found = judge(replace(QUIET, sent=[*QUIET.sent, sent(2, asked=2)]))
-    assert (found.geo_lost, found.region_lost) == (1, 0)
-    assert broken_promises(found) == ["1 records that several regions acknowledged are lost"]
-
-
-def test_an_orphan_branch_does_not_excuse_the_loss_of_what_two_regions_acknowledged() -> None:
-    found = judge(replace(QUIET, sent=[*QUIET.sent, sent(2, asked=2)], branches=[branch(stored(2))]))
-    assert found.geo_lost == 1
-
-
-def test_another_record_at_its_offset_is_a_loss() -> None:
-    others = (stored(0), stored(1, who="q"))
-    found = judge(replace(QUIET, streams=dict.fromkeys(QUIET.streams, others)))
-    assert found.region_lost == 1
-
-
-def test_what_the_home_alone_acknowledged_is_counted_in_its_orphan_branch() -> None:
-    found = judge(replace(QUIET, sent=[*QUIET.sent, sent(2), sent(3)], branches=[branch(stored(2), stored(3))]))
-    assert (found.region_orphaned, found.region_lost, found.orphan_unacknowledged) == (2, 0, 0)
+    found = found_in(QUIET)
     assert broken_promises(found) == []
+    assert (found.sent, found.region_acknowledged, found.geo_acknowledged, found.unanswered) == (2, 2, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "elsewhere", [stored(4, number=2), stored(2, epoch=3), stored(2, who="q")], ids=["offset", "epoch", "publisher"]
-)
-def test_an_orphan_elsewhere_than_it_was_said_to_be_does_not_count(elsewhere: StoredRecord) -> None:
-    found = judge(replace(QUIET, sent=[*QUIET.sent, sent(2)], branches=[branch(elsewhere)]))
-    assert (found.region_orphaned, found.region_lost) == (0, 1)
+def test_what_the_home_and_what_several_regions_acknowledged_is_counted_apart() -> None:
+    found = found_in([*QUIET, sent(2, row=GEO), sent(3)])
+    assert (found.region_acknowledged, found.geo_acknowledged, found.geo_lost, found.region_lost) == (3, 1, 1, 1)
 
 
-def test_an_orphan_that_nobody_was_told_of_is_no_loss() -> None:
-    silent = sent(2, fate=Fate.UNKNOWN)
-    found = judge(replace(QUIET, sent=[*QUIET.sent, silent], branches=[branch(stored(2))]))
-    assert (found.orphan_unacknowledged, found.orphan_strangers) == (1, 0)
-    assert broken_promises(found) == []
-
-
-def test_an_orphan_that_nobody_sent_breaks_a_promise() -> None:
-    found = judge(replace(QUIET, branches=[branch(stored(2, who="stranger"))]))
-    assert broken_promises(found) == ["1 records of orphan branches were sent by nobody"]
-
-
-def test_a_branch_that_lists_more_than_it_has_breaks_a_promise() -> None:
-    silent = sent(2, fate=Fate.UNKNOWN)
-    found = judge(replace(QUIET, sent=[*QUIET.sent, silent], branches=[branch(stored(2), listed=5)]))
-    assert found.orphans_unlisted == 4
-
-
-def test_an_acknowledged_orphan_that_is_in_the_stream_as_well_breaks_a_promise() -> None:
-    stream = (*STREAM, stored(2, who="q"), stored(3, epoch=2, number=2))
-    observed = replace(
-        QUIET,
-        sent=[*QUIET.sent, sent(2)],
-        streams=dict.fromkeys(QUIET.streams, stream),
-        branches=[branch(stored(2))],
-    )
-    assert judge(observed).stored_twice == 1
-
-
-def test_a_record_that_is_stored_twice_is_counted() -> None:
-    stream = (*STREAM, stored(2, number=1))
-    assert judge(replace(QUIET, streams=dict.fromkeys(QUIET.streams, stream))).duplicated == 1
-
-
-def test_a_record_behind_a_later_one_of_its_publisher_is_out_of_order() -> None:
-    stream = (stored(0, number=1), stored(1, number=0), stored(2, who="q", number=0))
-    assert judge(replace(QUIET, sent=[], streams=dict.fromkeys(QUIET.streams, stream))).reordered == 1
-
-
-def test_the_region_whose_log_is_another_one_is_named() -> None:
-    found = judge(replace(QUIET, streams=dict(QUIET.streams) | {"ap": STREAM[:1]}))
-    assert found.differing == ("ap was read up to 1 records, in others up to 2",)
+def test_what_is_in_too_few_regions_is_pending_and_what_was_never_answered_is_not() -> None:
+    silent = sent(2, outcome=Outcome.UNKNOWN, offset=None, completed_ns=None, note="")
+    few = sent(3, outcome=Outcome.UNKNOWN, note=f"t/0 offset 3 is in us; {PENDING}: resolve it later")
+    found = found_in([*QUIET, silent, few])
+    assert (found.sent, found.pending, found.unanswered) == (4, 1, 1)
 
 
 def test_the_oldest_lost_record_says_how_much_time_was_lost() -> None:
     lost = [sent(2, at_s=97), sent(3, at_s=99), sent(4, at_s=101)]
-    found = judge(replace(QUIET, sent=[*QUIET.sent, *lost], branches=[branch(stored(2), stored(3), stored(4))]))
+    found = found_in([*QUIET, *lost], BOTH, [branch(*((number, 1, name(number)) for number in (2, 3, 4)))])
     assert found.rpo_s == 3.0
-    assert (found.orphaned_by, found.orphaned_after_fault) == ({"p": 3}, 1)
+    assert (found.orphaned_by, found.orphaned_after_fault, found.region_lost) == ({"home": 3}, 1, 0)
+    assert found_in([*QUIET, *lost]).rpo_s == 3.0, "lost for good is lost as well"
+
+
+def test_records_that_are_stored_twice_or_behind_a_later_one_are_counted_by_the_checker() -> None:
+    assert found_in(QUIET, (*BOTH, name(1))).duplicated == 1
+    assert found_in([sent(0, offset=1), sent(1, offset=0)], (name(1), name(0))).reordered == 1
 
 
 def test_a_publisher_is_served_again_with_the_first_record_of_the_new_epoch() -> None:
     rows = [sent(0, at_s=99), sent(1, at_s=101), sent(2, at_s=103, epoch=2), sent(3, at_s=104, epoch=2)]
-    found = judge(replace(QUIET, sent=rows, away=frozenset({"p"})))
-    assert found.rto_s == {"p": 3.0}
-    assert found.silence_s == {"p": 2.0}
+    found = found_in(rows, [name(number) for number in range(4)], away=["home"])
+    assert found.rto_s == {"home": 3.0}
+    assert found.silence_s == {"home": 2.0}
 
 
-def test_an_old_home_that_acknowledges_beside_the_new_one_breaks_a_promise() -> None:
-    rows = [*QUIET.sent, sent(2, at_s=101), sent(3, at_s=103, epoch=2, who="q"), sent(4, at_s=104)]
-    stream = (*STREAM, StoredRecord(3, 2, RecordName("q", 3)))
-    orphans = branch(stored(2), stored(4))
-    found = judge(replace(QUIET, sent=rows, streams=dict.fromkeys(QUIET.streams, stream), branches=[orphans]))
-    assert (found.old_home_s, found.overlap_s) == (4.0, 1.0)
-    assert broken_promises(found) == ["the old home acknowledged 1.00 s after the new one had begun to"]
-
-
-def test_a_kept_record_that_is_acknowledged_again_under_its_old_epoch_is_no_overlap() -> None:
-    rows = [sent(0), sent(1, at_s=105), sent(2, at_s=103, epoch=2)]
-    stream = (*STREAM, stored(2, epoch=2))
-    found = judge(replace(QUIET, sent=rows, streams=dict.fromkeys(QUIET.streams, stream)))
-    assert (found.old_home_s, found.overlap_s, broken_promises(found)) == (0.0, None, [])
+def test_what_was_acknowledged_before_the_fault_says_which_epoch_is_the_old_one() -> None:
+    rows = [sent(0, at_s=99, epoch=4), sent(1, at_s=103, epoch=5), sent(2, at_s=102, epoch=4, row=AWAY)]
+    found = found_in(rows, [name(0), name(1), name(2, AWAY)], away=["home", "away-region"])
+    assert found.rto_s == {"home": 3.0, "away-region": None}
+    assert broken_promises(found) == ["away-region was never answered again"]
 
 
 def test_where_no_home_moves_the_old_epoch_serves_again() -> None:
     rows = [sent(0, at_s=99), sent(1, at_s=101)]
-    found = judge(replace(QUIET, sent=rows, away=frozenset({"p"}), moves_home=False))
-    assert found.rto_s == {"p": 1.0}
+    assert found_in(rows, away=["home"], moves_home=False).rto_s == {"home": 1.0}
 
 
-def test_a_publisher_that_was_never_served_again_breaks_a_promise() -> None:
-    found = judge(replace(QUIET, away=frozenset({"p"})))
-    assert broken_promises(found) == ["p was never answered again"]
+def test_an_answer_to_what_was_sent_before_the_fault_does_not_end_it_where_no_home_moves() -> None:
+    late = sent(1, at_s=99, completed_ns=FAULT_NS + 1)
+    rows = [sent(0), late, sent(2, at_s=107)]
+    assert found_in(rows, [name(0), name(1), name(2)], away=["home"], moves_home=False).rto_s == {"home": 7.0}
 
 
-def reading(*offsets: int, in_flight: int = 0, moved_to: str = "") -> Reading:
-    rows = [Delivery(offset, 0, 0) for offset in offsets]
-    return Reading(region="us", deliveries=rows, in_flight=in_flight, moved_to=moved_to)
+def test_an_old_home_that_acknowledges_beside_the_new_one_breaks_a_promise() -> None:
+    rows = [*QUIET, sent(2, at_s=101), sent(3, at_s=103, epoch=2, row=AWAY, offset=2), sent(4, at_s=104)]
+    orphans = branch((2, 1, name(2)), (4, 1, name(4)))
+    found = found_in(rows, (*BOTH, name(3, AWAY)), [orphans])
+    assert (found.old_home_s, found.overlap_s) == (4.0, 1.0)
+    assert broken_promises(found) == ["the old home acknowledged 1.00 s after the new one had begun to"]
+    assert broken_promises(replace(found, overlap_s=0.25)) == []
 
 
-def test_a_reader_may_get_again_what_it_had_in_flight_when_it_moved() -> None:
-    found = judge(replace(QUIET, readings=[reading(0, 1, 1, in_flight=1, moved_to="ap")]))
-    assert broken_promises(found) == []
-    assert found.readers[0].reordered == 0
+def test_a_kept_record_that_is_acknowledged_again_under_its_old_epoch_is_no_overlap() -> None:
+    rows = [sent(0), sent(1, at_s=105), sent(2, at_s=103, epoch=2)]
+    found = found_in(rows, (*BOTH, name(2)))
+    assert (found.old_home_s, found.overlap_s, broken_promises(found)) == (0.0, None, [])
 
 
-def test_a_reader_that_gets_more_again_breaks_a_promise() -> None:
-    found = judge(replace(QUIET, readings=[reading(0, 1, 0, 1, in_flight=1, moved_to="ap")]))
-    assert broken_promises(found) == ["the reader in us, then ap, got 1 records twice beyond the 1 in flight"]
-
-
-def test_a_reader_that_misses_a_record_or_gets_it_late_breaks_a_promise() -> None:
-    found = judge(replace(QUIET, readings=[reading(1), reading(1, 0)]))
-    assert [(row.missing, row.reordered) for row in found.readers] == [(1, 0), (0, 1)]
+def test_rows_of_users_have_the_names_of_the_publishers() -> None:
+    assert ROLES == ("home", "away-region", "away-geo")
+    assert found_in([*QUIET, sent(2, row=GEO, at_s=103, epoch=2)], away=["away-geo"]).rto_s == {"away-geo": 3.0}

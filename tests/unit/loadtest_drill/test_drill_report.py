@@ -3,53 +3,61 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from loadtest.drill.drill_core import judge
-from loadtest.drill.drill_run import victim_of
-from loadtest.drill.load import name_of, value_of
-from loadtest.drill.report_core import document_of, markdown_of, summary_of
-from loadtest.drill.run_result import RunResult
-from loadtest.drill.values import Fate, Home, Observed, RecordName, Sent, StoredRecord
-from loadtest.wan.heals_core import Delivery
+from loadtest.drill.drill_core import Findings
+from loadtest.drill.drill_run import line_of, victim_of
+from loadtest.drill.report_core import RunResult, document_of, markdown_of, rto_s, summary_of
+from loadtest.load.figures_core import Heal
 
 HEAD = {"kind": "region-loss", "began": "now", "mesh": "m", "where": "here", "machine": "2 cores."}
+FINDINGS = Findings(
+    sent=9,
+    region_acknowledged=6,
+    geo_acknowledged=3,
+    pending=0,
+    unanswered=0,
+    geo_lost=0,
+    region_lost=0,
+    region_orphaned=0,
+    orphaned_by={},
+    orphaned_after_fault=0,
+    rpo_s=0.0,
+    orphan_records=0,
+    orphan_unacknowledged=0,
+    orphan_strangers=0,
+    duplicated=0,
+    reordered=0,
+    rto_s={"away-geo": 3.0},
+    silence_s={"away-geo": 2.5},
+    old_home_s=0.0,
+    overlap_s=None,
+)
 
 
-def result(*, rto_s: float = 3.0, audit: str = "agrees", broken: tuple[str, ...] = (), how: str = "kill") -> RunResult:
-    name = RecordName("away", 0)
-    sent = Sent(name=name, asked=2, fate=Fate.STORED, due_ns=10**9, at_ns=int((1 + rto_s) * 10**9), epoch=2, offset=0)
-    observed = Observed(
-        sent=[sent],
-        streams={"us": [StoredRecord(0, 2, name)]},
-        branches=[],
-        readings=[],
-        fault_ns=10**9,
-        old_epoch=1,
-        away=frozenset({"away"}),
-        moves_home=True,
-    )
-    return RunResult(
+def result(rto: float | None = 3.0, **changes: Any) -> RunResult:
+    plain = RunResult(
         topic="t",
         victim="us",
-        how=how,
+        how="kill",
         control_leader="us",
-        old_epoch=1,
-        new_home=Home(region="us", epoch=3, start=9),
-        findings=judge(observed),
-        audit=(audit, ""),
+        home_after="us",
+        findings=replace(FINDINGS, rto_s={"away-geo": rto}),
+        audit=("agrees", ""),
         marks={"fail_back_s": 4.0},
-        notes=(),
-        broken=broken,
-        deliveries={"eu": (Delivery(0, 1, 2 * 10**9),)},
-        fault_ns=10**9,
-        healed_ns=10**9,
     )
+    return replace(plain, **changes)
+
+
+def text_of(*results: RunResult) -> str:
+    return markdown_of(json.loads(json.dumps(document_of(HEAD, results))))
 
 
 def test_a_drill_that_kept_everything_says_so() -> None:
-    summary = summary_of([result(), result(rto_s=4.0)])
+    summary = summary_of([result(), result(4.0)])
     assert (summary["verdict"], summary["missed"], summary["broken"]) == ("KEPT", [], [])
     assert (summary["rto_median_s"], summary["rto_worst_s"]) == (3.5, 4.0)
 
@@ -57,40 +65,66 @@ def test_a_drill_that_kept_everything_says_so() -> None:
 def test_a_broken_promise_fails_the_drill_and_names_the_run() -> None:
     summary = summary_of([result(), result(broken=("1 records are lost",))])
     assert (summary["verdict"], summary["broken"]) == ("FAILED", ["run 2: 1 records are lost"])
+    assert line_of(2, result(broken=("1 records are lost",))).endswith("; BROKEN: 1 records are lost")
 
 
 def test_times_over_the_goals_are_said_and_do_not_break_a_promise() -> None:
-    summary = summary_of([result(rto_s=9.0)])
+    summary = summary_of([result(9.0)])
     assert summary["verdict"] == "KEPT"
     assert summary["missed"] == ["median RTO 9.00 s, goal 5 s", "worst RTO 9.00 s, goal 8 s"]
 
 
 def test_an_audit_that_was_not_run_is_not_called_clean() -> None:
-    assert "the audit was not run in every run" in summary_of([result(audit="not run")])["missed"]
+    assert "the audit was not run in every run" in summary_of([result(audit=("not run", ""))])["missed"]
 
 
-def test_a_healed_link_on_which_nobody_caught_up_misses_its_goal() -> None:
-    late = result(how="link")
-    assert any("caught up" in text for text in summary_of([late])["missed"])
+def test_audits_that_differ_between_runs_are_all_told() -> None:
+    assert summary_of([result(), result(audit=("differs", "at 3"))])["audit"] == "agrees, differs"
+    assert "- audit: differs (at 3)" in text_of(result(audit=("differs", "at 3")))
 
 
-def test_json_and_markdown_hold_every_run() -> None:
-    document = json.loads(json.dumps(document_of(HEAD, [result(), result(how="link", broken=("it broke",))])))
-    text = markdown_of(document)
+def test_the_last_publisher_that_is_answered_again_says_when_the_mesh_works_again() -> None:
+    assert rto_s(result(findings=replace(FINDINGS, rto_s={"a": 3.0, "b": 5.0}))) == 5.0
+    assert rto_s(result(findings=replace(FINDINGS, rto_s={"a": 3.0, "b": None}))) is None
+    assert rto_s(result(findings=replace(FINDINGS, rto_s={}))) is None
+
+
+def test_runs_without_an_rto_are_told_with_a_dash_and_miss_no_goal() -> None:
+    summary = summary_of([result(None)])
+    assert (summary["rto_median_s"], summary["rto_worst_s"], summary["missed"]) == (None, None, [])
+    assert "- RTO: median -, worst - over 1 runs" in text_of(result(None))
+    assert "RTO -," in line_of(1, result(None))
+
+
+@pytest.mark.parametrize(("late_s", "said"), [(1.0, None), (3.0, "after 3.00 s"), (None, "never")])
+def test_a_reader_behind_a_healed_link_has_two_seconds_to_catch_up(late_s: float | None, said: str | None) -> None:
+    run = result(how="link", heals=(Heal(of="us-ap", region="ap", flowing_s=0.5, caught_up_s=late_s),))
+    assert summary_of([run])["missed"] == ([f"run 1: ap caught up {said}, goal 2 s"] if said else [])
+    assert summary_of([replace(run, how="kill")])["missed"] == []
+
+
+def test_the_report_of_a_healed_link_says_when_each_region_flowed_again() -> None:
+    run = result(how="link", heals=(Heal(of="us-ap", region="ap", flowing_s=None, caught_up_s=None),))
+    assert "- ap after the heal: flowing -, caught up -" in text_of(run)
+    assert "after the heal" not in text_of(replace(run, how="kill"))
+
+
+@pytest.mark.parametrize(("overlap_s", "said"), [(-2.0, "2.00 s before the first"), (1.0, "1.00 s AFTER the first")])
+def test_the_report_says_on_which_side_of_the_new_epoch_the_old_home_ended(overlap_s: float, said: str) -> None:
+    text = text_of(result(findings=replace(FINDINGS, overlap_s=overlap_s)))
+    assert f"- last acknowledgement of what only the old home had: {said} of the new epoch" in text
+    assert "of what only the old home had" not in text_of(result())
+
+
+def test_json_and_markdown_hold_every_run_with_what_was_judged_noted_and_broken() -> None:
+    noted = result(judged=("history: 9 acknowledged",), notes=("a note",), broken=("it broke",))
+    text = text_of(result(), noted)
     assert text.startswith("# Drill region-loss: FAILED")
-    assert "| 1 | us | kill | yes | 3.00 s |" in text
-    assert "BROKEN: it broke" in text
+    assert "| 1 | us | kill | yes | 3.00 s | 0 | 0 | 0 | 0.00 s | 4.00 s | agrees |" in text
+    told = "\n- history: 9 acknowledged\n- fail_back_s: 4.00 s\n- a note\n- audit: agrees\n- BROKEN: it broke\n"
+    assert told in text
 
 
 def test_control_s_leader_is_the_first_victim_and_all_regions_follow() -> None:
     regions = ["us", "eu", "ap"]
     assert [victim_of(number, regions, "eu") for number in range(4)] == ["eu", "us", "ap", "eu"]
-
-
-def test_a_record_is_named_by_its_value() -> None:
-    assert name_of(value_of(RecordName("away-geo", 7), 12)) == (RecordName("away-geo", 7), 12)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"hello", b"a:b:c:d", b"a:1:2"])
-def test_a_value_that_no_drill_wrote_has_no_name(value: bytes | None) -> None:
-    assert name_of(value) == (None, 0)

@@ -108,6 +108,31 @@ WRONG = {
         'region = 1\ncongestion_control = "bbr"',
         "11: topology.congestion_control: needs topology.kind = wan",
     ),
+    "files of a mesh that is started here": (
+        "region = 1",
+        'region = 1\ndata = "d"',
+        "11: topology.data: is of a mesh that runs: topology.kind = endpoints",
+    ),
+    "killed and never started again": (
+        "region = 1",
+        'region = 1\nbreak_command = "b"',
+        "7: topology: break_command and mend_command go together",
+    ),
+    "a durability that nobody is asked for": (
+        '"zipf:1.1"',
+        '"zipf:1.1"\ndurability = "geo:2"',
+        "31: users[0].durability: 'kafka' asks for none: use native",
+    ),
+    "a bad durability": (
+        '"zipf:1.1"',
+        '"zipf:1.1"\ndurability = "geo"',
+        "31: users[0].durability: 'geo' is not region or geo:2",
+    ),
+    "a reader that moves among partitions": (
+        "[checks]",
+        '[[programs]]\nkind = "moving-reader"\ntopics = ["orders"]\n\n[checks]',
+        "43: programs[0].topics: one 'moving-reader' has one topic, of one partition and one home",
+    ),
     "a link of a broker": ('"kill"', '"link-cut"', "38: faults[0].what: 'us-1' is not one of us, eu, us-eu"),
     "certificates without TLS": (
         '"kill"',
@@ -351,3 +376,24 @@ def test_the_commands_list_and_judge_campaign_files(tmp_path: Path) -> None:
 def test_the_schema_is_one_that_editors_can_use() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert json.dumps(SCHEMA)
+
+
+@in_one_test(
+    ("known", "do", "said"),
+    [
+        ("", 'do = "kill"', "'kill' needs a mesh that is started for it"),
+        ('data = "d"', 'do = "kill"', ""),
+        ('break_command = "b"\nmend_command = "m"', 'do = "kill"', ""),
+        ('data = "d"', 'do = "link-cut"', "'link-cut' needs a mesh that is started for it"),
+        ('bed = "b"', 'do = "link-slow"\nms = 9', ""),
+        ('data = "d"\nbed = "b"', 'do = "grow"', "'grow' needs a mesh that is started for it"),
+    ],
+)
+def test_a_running_mesh_is_broken_as_far_as_the_campaign_knows_how(known: str, do: str, said: str) -> None:
+    text = RIGHT.replace('kind = "up"', f'kind = "endpoints"\nendpoints = "e"\n{known}')
+    text = text.replace('do = "kill"', do).replace('"us-1"', '"us"' if '"kill"' not in do else '"us-1"')
+    if not said:
+        assert parse(text, name="right", place="right.toml").faults
+        return
+    with pytest.raises(CampaignError, match=said):
+        parse(text, name="wrong", place="wrong.toml")

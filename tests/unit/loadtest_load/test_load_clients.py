@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from loadtest.load.kafka_publisher import ONCE_TIMEOUT_MS, settings_of
 from loadtest.load.publisher import Outgoing
 from loadtest.load.reader import Progress, Reader, readers_of
 from loadtest.load.sources import SOURCES, Source, Spot, Taken
-from loadtest.load.wires import SERIAL, Aborted, Answer, Refused, Wire
+from loadtest.load.wires import SERIAL, Aborted, Answer, NativeWire, Refused, Wire
 
 TOPIC = Topic(name="orders", partitions=2)
 SPOTS = [("orders", 0), ("orders", 1)]
@@ -111,6 +112,45 @@ def test_who_does_not_know_goes_on_as_another_process(tmp_path: Path, loop: asyn
     assert [row.outcome for row in told.operations] == [Outcome.UNKNOWN, Outcome.OK]
     assert [row.process for row in told.operations] == ["w1-0-us.0", "w1-0-us.0.1"]
     assert [row[2] for row in told.done] == [False, True]
+
+
+def test_the_epoch_of_an_acknowledgement_stands_in_the_history(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(FakeWire):
+        async def publish(self, records: Sequence[Outgoing]) -> Answer:
+            future: Answer = asyncio.get_running_loop().create_future()
+            future.set_result(SimpleNamespace(offset=7, epoch=3))  # type: ignore[union-attr]
+            return future
+
+    asked: list[str] = []
+
+    def wire_of(plan: Plan, region: str, rng: random.Random, *, durability: str) -> Wire:
+        asked.append(durability)
+        return Told(plan, region, rng)
+
+    monkeypatch.setattr(wire_publisher, "NativeWire", wire_of)
+    users = Users(kind="native", topics=("orders",), durability="geo:2")
+    publisher = wire_publisher.WirePublisher(plan_of(tmp_path, users), 0, "us", WallClock(), loop=loop)
+    publisher.send(1, in_flight_max=1)
+    assert publisher.finish(WAIT_S) == 0
+    (operation,) = histories(tmp_path)
+    assert (operation.offset, operation.note, asked) == (7, "epoch 3", ["geo:2"])
+
+
+@pytest.mark.parametrize(("durability", "deadline_s"), [("region", 0.0), ("geo:2", 30.0)])
+async def test_native_publishers_ask_for_the_durability_of_their_campaign(
+    durability: str, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def producer_of(_: object, settings: dict[str, Any]) -> None:
+        asked.append(settings)
+
+    monkeypatch.setattr(NativeWire, "_producer_of", producer_of)
+    users = Users(kind="native", topics=("orders",), durability=durability)
+    await NativeWire(plan_of(tmp_path, users), "us", random.Random(1), durability=durability).open()
+    assert (str(asked[0]["durability"]), asked[0]["deadline_s"]) == (durability, deadline_s)
 
 
 def test_a_transaction_writes_to_every_topic_and_is_kept_or_left_as_a_whole(

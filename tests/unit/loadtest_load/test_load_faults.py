@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,12 +18,21 @@ from aiohttp import web
 
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.free_ports import free_ports
-from loadtest.load import faults
+from loadtest.load import faults, homes
 from loadtest.load import stage as stage_module
-from loadtest.load.campaign import Fault
+from loadtest.load.campaign import Fault, Topology
 from loadtest.load.links import LinkedMesh
+from loadtest.load.running_mesh import RunningMesh
 from loadtest.load.stage import Stage
 from loadtest.wan.wan_mesh import WanMesh
+
+
+def mesh_of(folder: Path, regions: dict[str, Any], **more: Any) -> Any:
+    """Return what a stage wants of a mesh."""
+    told: dict[str, Any] = {"directory": folder, "data": folder / "mesh", "user": None, "ca": None, "headers": {}}
+    told |= {"endpoints": {"regions": regions}, "endpoints_file": folder / "endpoints.json"}
+    told |= {"scheme": "http", "ssl_context": None}
+    return SimpleNamespace(**told | more)
 
 
 async def test_a_fault_is_noted_once_it_is_done_and_once_it_is_undone(
@@ -41,9 +51,7 @@ async def test_a_fault_is_noted_once_it_is_done_and_once_it_is_undone(
         seen.append(("healing", noted()))
 
     monkeypatch.setitem(faults.STRIKES, "stop", strike)
-    endpoints = tmp_path / "endpoints.json"
-    endpoints.write_text('{"regions": {"us": {}}}')
-    stage = Stage(tmp_path, endpoints, mesh=None, settings={}, user="")
+    stage = Stage(tmp_path, mesh_of(tmp_path, {"us": {}}))
     await stage.break_it(Fault(at_s=0, do="stop", what="us-1"))
     assert seen == [("breaking", []), ("healing", ["stop"])]
     assert noted() == ["stop", "healed"]
@@ -88,8 +96,13 @@ class Told:
             answer = self.answers[broker]
             return web.json_response(answer, status=200 if answer else 503)
 
+        async def homes_told(_: web.Request) -> web.Response:
+            answer = self.answers[broker]
+            return web.json_response({"homes": [{"home": "us"}] if answer else []}, status=200 if answer else 503)
+
         app = web.Application()
         app.router.add_get("/v1/topics/orders", describe)
+        app.router.add_get("/v1/homes", homes_told)
         runner = web.AppRunner(app)
         await runner.setup()
         self._runners.append(runner)
@@ -101,13 +114,8 @@ class Told:
         (first,) = free_ports(1)
         admins = {"us": [f"127.0.0.1:{first}", await self.listen("us-2"), await self.listen("us-3")]}
         regions = {region: {"admin": addresses} for region, addresses in admins.items()}
-        endpoints = self.folder / "endpoints.json"
-        endpoints.write_text(json.dumps({"regions": regions}))
-        mesh: Any = SimpleNamespace(
-            directory=self.folder, endpoints={"regions": regions}, scheme="http", ssl_context=None, headers={}
-        )
         (self.folder / "mesh" / "run").mkdir(parents=True)
-        return Stage(self.folder, endpoints, mesh=mesh, settings={}, user="")
+        return Stage(self.folder, mesh_of(self.folder, regions))
 
     async def close(self) -> None:
         for runner in self._runners:
@@ -122,7 +130,7 @@ async def told(tmp_path: Path) -> AsyncIterator[Told]:
 
 
 def leads(broker: int) -> dict[str, Any]:
-    return {"home": 1, "partition_states": [{"leader": broker}]}
+    return {"partition_states": [{"leader": broker}]}
 
 
 async def test_the_leader_is_asked_of_whoever_answers_though_others_are_down(told: Told) -> None:
@@ -206,6 +214,8 @@ async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
 class Powered:
     """A stage of three brokers, none of which is there."""
 
+    elsewhere = None
+
     def __init__(self, folder: Path) -> None:
         self.rng = random.Random(1)
         self.killed: set[int] = set()
@@ -262,9 +272,7 @@ async def test_what_a_strike_finds_out_while_it_holds_is_noted_when_it_heals(
         told["attempts"] = 7
 
     monkeypatch.setitem(faults.STRIKES, "flood", strike)
-    endpoints = tmp_path / "endpoints.json"
-    endpoints.write_text('{"regions": {"us": {}}}')
-    stage = Stage(tmp_path, endpoints, mesh=None, settings={}, user="")
+    stage = Stage(tmp_path, mesh_of(tmp_path, {"us": {}}))
     await stage.break_it(Fault(at_s=0, do="flood", what="us-1"))
     done, healed = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert (done["begun"], "attempts" in done) == (1, False)
@@ -288,3 +296,98 @@ async def test_any_broker_of_a_region_is_the_same_one_for_the_same_seed(
         stage.rng = random.Random(7)
         await stage.break_it(Fault(at_s=0, do="kill", what=what))
     assert struck[0] == struck[1] and struck[0].startswith(broken)
+
+
+async def test_what_runs_elsewhere_is_killed_and_started_by_commands_without_a_shell(tmp_path: Path) -> None:
+    marks, script = tmp_path / "marks", tmp_path / "script.py"
+    script.write_text("import sys; open(sys.argv[1], 'a').write(sys.argv[2])")
+    commands = [f"{sys.executable} {script} {marks} '{word} {{region}}/{{broker}};'" for word in ("break", "mend")]
+    endpoints = tmp_path / "endpoints.json"
+    endpoints.write_text(json.dumps({"regions": {"us": {"admin": ["127.0.0.1:1"]}}}))
+    topology = Topology(kind="endpoints", endpoints=str(endpoints), break_command=commands[0], mend_command=commands[1])
+    stage = Stage(tmp_path, RunningMesh(topology))
+    async with faults.STRIKES["region-loss"](stage, Fault(at_s=0, do="region-loss"), "us"):
+        assert marks.read_text() == "break us/us-1;"
+    assert marks.read_text() == "break us/us-1;mend us/us-1;"
+
+
+async def test_a_running_mesh_is_broken_by_the_files_of_its_up_and_signed_in_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEORELAY_USER", "me:a:b")
+    endpoints = tmp_path / "endpoints.json"
+    endpoints.write_text(json.dumps({"regions": {"us": {"admin": ["127.0.0.1:1"]}}}))
+    (tmp_path / "run").mkdir()
+    sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
+    (tmp_path / "run" / "us-1.pid").write_text(str(sleeper.pid))
+    stage = Stage(tmp_path, RunningMesh(Topology(kind="endpoints", endpoints=str(endpoints), data=str(tmp_path))))
+    async with faults.STRIKES["region-loss"](stage, Fault(at_s=0, do="region-loss"), "us"):
+        assert await sleeper.wait() == -signal.SIGKILL
+        assert (tmp_path / "run" / "us-1.hold").exists()
+    assert not (tmp_path / "run" / "us-1.hold").exists()
+    assert stage.signed_in == {"GEORELAY_USER": "me:a:b"}
+    assert (stage.settings["sasl.username"], stage.settings["sasl.password"]) == ("me", "a:b")
+
+
+async def test_a_running_mesh_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CampaignFailed, match="nothing: no mesh there; `georelay up --endpoints FILE` writes it"):
+        RunningMesh(Topology(kind="endpoints", endpoints=str(tmp_path / "nothing")))
+
+
+async def test_a_lost_home_stays_lost_until_another_region_has_taken_over_and_gets_its_topic_back(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    homes_seen = iter(["us", "us", "eu", "eu", "us"])
+
+    @asynccontextmanager
+    async def strike(_: object, __: object, what: str) -> AsyncIterator[None]:
+        done.append(f"{what} is lost")
+        yield
+        done.append("it is back")
+
+    async def home_of(_: object, topic: str, *, but: str = "") -> str:
+        done.append(f"home outside of {but or 'nowhere'}")
+        return next(homes_seen)
+
+    async def ready(_: object, region: str) -> None:
+        done.append(f"{region} is ready")
+
+    async def cli(*words: str) -> str:
+        done.append(" ".join(words))
+        return ""
+
+    stage = await told.stage()
+    monkeypatch.setitem(faults.STRIKES, "region-loss", strike)
+    monkeypatch.setattr(homes, "home_of", home_of)
+    monkeypatch.setattr(homes, "until_ready", ready)
+    monkeypatch.setattr(stage, "cli", cli)
+    await stage.break_it(Fault(at_s=0, do="region-loss", what="home of orders"))
+    assert done == [
+        "home outside of nowhere",
+        "us is lost",
+        *["home outside of us"] * 2,
+        "it is back",
+        "us is ready",
+        *["home move orders us", "home outside of us"] * 2,
+    ]
+    events = [json.loads(line) for line in (told.folder / "events.jsonl").read_text().splitlines()]
+    assert [(row["what"], row["of"]) for row in events] == [
+        ("region-loss", "us"),
+        ("healed", "us"),
+        ("home back", "orders"),
+    ]
+
+
+async def test_a_home_that_nobody_takes_over_is_noted_and_the_region_comes_back(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def home_of(*_: object, **__: object) -> str:
+        return "us"
+
+    monkeypatch.setattr(homes, "MOVED_S", 0.0)
+    monkeypatch.setattr(homes, "home_of", home_of)
+    stage = await told.stage()
+    await homes.until_moved(stage, "orders", "us")
+    (event,) = [json.loads(line) for line in (told.folder / "events.jsonl").read_text().splitlines()]
+    assert event["what"].startswith("no other region became home of orders")

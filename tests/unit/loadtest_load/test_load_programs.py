@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,13 @@ import pytest
 
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.groups.verdict_core import Generation
+from loadtest.history.history_file import HistoryWriter
+from loadtest.history.operation import Kind
 from loadtest.load import programs
 from loadtest.load.campaign import Campaign, Fault, Programs, Stage, Topic, Users
 from loadtest.load.faults import STRIKES
 from loadtest.load.programs import PROGRAMS, Program, Told
+from loadtest.load.programs_core import Leg, moved
 
 CAMPAIGN = Campaign(
     name="unit",
@@ -50,6 +54,7 @@ def stage(tmp_path: Path) -> Any:
         rng=random.Random(1),
         campaign=CAMPAIGN,
         programs={},
+        settings={},
     )
 
 
@@ -155,3 +160,57 @@ async def test_one_more_joins_and_the_oldest_leaves(stage: Any) -> None:
     async with STRIKES["client-leaves"](stage, Fault(at_s=0, do="client-leaves"), "transformer"):
         assert [each.is_running for each in program.processes] == [False, True]
     await program.stop()
+
+
+@pytest.mark.parametrize(
+    ("legs", "missing", "again", "in_flight"),
+    [
+        ([Leg(0, [0, 1, 2])], 0, 0, 0),
+        ([Leg(2, [0, 1]), Leg(0, [2])], 0, 0, 0),
+        ([Leg(1, [0, 1]), Leg(0, [1, 2])], 0, 1, 1),
+        ([Leg(1, [0, 1]), Leg(0, [0, 1, 2])], 0, 2, 1),
+        ([Leg(2, [0, 1]), Leg(0, [])], 1, 0, 0),
+        ([Leg(0, [0]), Leg(0, [0, 1]), Leg(0, [0, 1, 2])], 0, 3, 3),
+    ],
+)
+def test_a_reader_that_moves_may_get_again_what_it_had_not_saved_its_position_behind(
+    legs: list[Leg], missing: int, again: int, in_flight: int
+) -> None:
+    found = moved(legs, 3)
+    assert (found["missing"], found["again"], found["in flight"]) == (missing, again, in_flight)
+
+
+async def test_a_moving_reader_goes_on_in_another_region_by_what_it_saved_last(stage: Any, tmp_path: Path) -> None:
+    stage.regions, stage.endpoints_file = ("us", "eu", "ap"), tmp_path / "endpoints.json"
+    stage.campaign = replace(CAMPAIGN, topics=(Topic(name="paid", home="us"),))
+    reader = PROGRAMS["moving-reader"](stage, Programs(kind="moving-reader", topics=("paid",)))
+
+    def told(start: int) -> tuple[list[str], list[str]]:
+        plan, topic, *positions = reader.words("r", 0, start)
+        assert topic == "paid"
+        return json.loads(Path(plan).read_text())["regions"], [Path(each).name for each in positions]
+
+    assert told(1) == (["us"], ["r.1.position"])
+    assert told(2) == (["ap"], ["r.2.position"]), "nothing was saved: from the first record on"
+    (tmp_path / "r.1.position").write_text("{}")
+    assert told(2) == (["ap"], ["r.2.position", "r.1.position"])
+    assert told(3) == (["ap"], ["r.3.position", "r.1.position"])
+
+
+@pytest.mark.parametrize(("second", "is_kept"), [([1, 2], True), ([0, 1, 2], False), ([2], False)])
+async def test_a_moving_reader_is_judged_by_its_histories_and_positions(
+    second: list[int], is_kept: bool, stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "histories").mkdir()
+    for start, offsets in ((1, [0, 1] if is_kept else [0]), (2, second)):
+        history = HistoryWriter(tmp_path / "histories" / f"r.{start}.history", f"r.{start}")
+        number = history.invoke(Kind.FETCH, "paid/0", site="us", position=offsets[0])
+        history.fetched(number, [(offset, f"a:{offset}") for offset in offsets])
+    (tmp_path / "r.1.position").write_text('{"offset": 1, "epoch": 1}')
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    monkeypatch.setattr(programs, "GROUP_S", 0.2)
+    monkeypatch.setattr(programs, "ends_of", lambda *_: {("paid", 0): 3})
+    reader = PROGRAMS["moving-reader"](stage, Programs(kind="moving-reader", topics=("paid",)))
+    reader.processes = [SimpleNamespace(name="r", starts=2)]  # type: ignore[list-item]
+    (line,) = await reader.judged()
+    assert line["kept"] is is_kept, line

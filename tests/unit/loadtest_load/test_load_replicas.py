@@ -34,6 +34,7 @@ class Played:
     regions: tuple[str, ...] = ("us",)
     done: list[str] = field(default_factory=list)
     killed: set[int] = field(default_factory=set)
+    elsewhere: None = None
 
     def admins(self, region: str) -> dict[str, str]:
         return ADMINS

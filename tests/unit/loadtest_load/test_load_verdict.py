@@ -176,6 +176,11 @@ def test_counts_of_locust_histories_and_report_agree_record_by_record() -> None:
     assert judge_agreement("report", 3, []).is_kept
 
 
+def test_what_a_program_beside_the_load_reads_is_no_delivery() -> None:
+    beside = replace(fetch("us", [(0, "w1-0-us:0")]), process="program-moving-reader-0.1")
+    assert differences_to_locust(books_of([*HISTORY, beside]), LOCUST) == []
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"n": 5}, {"failed": 0}, {"name": "stock"}],

@@ -3,8 +3,9 @@
 What is broken stands in the control file beside the configuration (loadtest.load.control_file); it is made when it is
 not there. `--clocks FILE`, JSON of region -> milliseconds: the clocks of that region are wrong by as much from the
 beginning. The configuration of a development mesh says that every broker reads one clock; that line is left out then,
-so that offsets and bounds are measured. `--peers FILE`, JSON of "us-1 us-2" -> address: where us-1 dials instead of at
-us-2. The rest is `python -m region.faults`.
+so that offsets and bounds are measured. `--wires FILE`, JSON of "us-1 us-2" and "us eu-1" -> address: where us-1 dials
+instead of at its peer us-2, and every broker of us instead of at the link listener of eu-1, whoever told them where
+these are. The rest is `python -m region.faults`.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ def prepared(config: Path, clocks: Mapping[str, float]) -> Path:
     return skewed
 
 
-def wires_of(config: Path, peers: Mapping[str, str]) -> dict[str, str]:
-    """Return where a broker dials instead of at its peers, whose configurations are beside its own."""
+def wires_of(config: Path, told: Mapping[str, str]) -> dict[str, str]:
+    """Return where a broker dials instead of at others, whose configurations are beside its own."""
     wires = {}
-    for pair, address in peers.items():
+    for pair, address in told.items():
         source, target = pair.split()
-        if source == config.stem:
+        if source in (config.stem, config.stem.rpartition("-")[0]):
             document = tomllib.loads(config.with_name(f"{target}.toml").read_text(encoding="utf-8"))
-            wires[str(document["listen"]["peers"])] = address
+            wires[str(document["listen"]["peers" if source == config.stem else "link"])] = address
     return wires
 
 
@@ -59,15 +60,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--clocks", type=Path)
-    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--wires", type=Path)
     options = parser.parse_args()
     clocks = json.loads(options.clocks.read_text(encoding="utf-8")) if options.clocks else {}
     words = ["-P", "-m", "region.faults", "broker", "--break-things"]
     words += ["--config", str(prepared(options.config, clocks)), "--control", str(control_path(options.config))]
-    if options.peers:
+    if options.wires:
         wires = options.config.with_suffix(".wires.json")
-        peers = json.loads(options.peers.read_text(encoding="utf-8"))
-        wires.write_text(json.dumps(wires_of(options.config, peers)), encoding="utf-8")
+        told = json.loads(options.wires.read_text(encoding="utf-8"))
+        wires.write_text(json.dumps(wires_of(options.config, told)), encoding="utf-8")
         words += ["--wires", str(wires)]
     os.execv(sys.executable, (sys.executable, *words))  # noqa: S606 - our own words
 

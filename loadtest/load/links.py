@@ -3,6 +3,9 @@
 A wire has a direction: (us, eu-1) carries what the brokers of us dial at eu-1; (us-1, us-2) what us-1 dials inside its
 region. Brokers answer on connections that they dial themselves, so cutting one direction makes a broker that hears and
 is not heard.
+
+Rule: what a broker dials is mapped where it dials, whoever told it the address: it knows those of others from several
+      sources, and goes round a forwarder that only one of them names.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
@@ -21,7 +25,8 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.mesh_process import MeshProcess
 
 LOOK_S: Final = 0.02
-PEERS_FILE: Final = "peers.json"
+WIRES_FILE: Final = "wires.json"
+PROGRAM: Final = (sys.executable, "-P", "-m", "loadtest.load.breakable_broker")
 Wire: TypeAlias = tuple[str, str]  # (who dials, who is dialled): a region or a broker, and a broker
 
 
@@ -29,7 +34,7 @@ class LinkedMesh(MeshProcess):
     """A forwarder in front of every broker of every region, for each region that dials it, and each peer where told.
 
     Args:
-        has_peers: inside regions too; their brokers must be breakable ones, which are told by `peers_file`.
+        program: more words for its brokers, which are breakable ones. has_peers: inside regions too.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class LinkedMesh(MeshProcess):
         regions: Sequence[str],
         brokers_per_region: int,
         arguments: tuple[str, ...] = (),
+        program: Sequence[str] = (),
         has_peers: bool = False,
     ) -> None:
         brokers = {region: [f"{region}-{number + 1}" for number in range(brokers_per_region)] for region in regions}
@@ -49,23 +55,19 @@ class LinkedMesh(MeshProcess):
             pair: Forwarder() for names in brokers.values() if has_peers for pair in permutations(names, 2)
         }
         self._cut: set[Wire] = set()
-        overrides = tuple(
-            word
-            for (source, broker), forwarder in self.links.items()
-            for word in ("--link-override", f"{source}:{broker.replace('-', ':')}={forwarder.address}")
-        )
+        words = (*PROGRAM, *program, "--wires", str(directory / WIRES_FILE))
         super().__init__(
             directory,
             regions=",".join(regions),
             brokers_per_region=brokers_per_region,
-            arguments=(*arguments, *overrides),
+            arguments=(*arguments, *(f"--broker-program={word}" for word in words)),
         )
 
     async def __aenter__(self) -> MeshProcess:
         """Start everything. Raises RuntimeError."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        told = {" ".join(wire): forwarder.address for wire, forwarder in self.peers.items()}
-        (self.directory / PEERS_FILE).write_text(json.dumps(told), encoding="utf-8")
+        told = {" ".join(wire): forwarder.address for wire, forwarder in self._wires.items()}
+        (self.directory / WIRES_FILE).write_text(json.dumps(told), encoding="utf-8")
         for forwarder in self._wires.values():
             await forwarder.start()
         pointing = asyncio.create_task(self._point_when_known())

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from loadtest.load.campaign_file import BREAKABLE
 from loadtest.load.control_file import ControlFile
 from loadtest.load.faults import STRIKES
 from loadtest.load.filler import fill
-from loadtest.load.links import PEERS_FILE, LinkedMesh
+from loadtest.load.links import PROGRAM, LinkedMesh
 from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
@@ -347,49 +346,42 @@ def _mesh_of(campaign: Campaign, directory: Path) -> MeshProcess:
     topology = campaign.topology
     if topology.kind == "endpoints":
         return RunningMesh(topology)
-    arguments = ("--restart", *_broker_program(campaign, directory))
+    clocks = _clocks_told(campaign, directory)
+    is_broken = bool(clocks) or any(fault.do in BREAKABLE for fault in campaign.faults)
+    program = tuple(f"--broker-program={word}" for word in (*PROGRAM, *clocks)) if is_broken else ()
+    arguments = ("--restart", *(("--tls",) if topology.tls else ()))
     if topology.kind == "wan":
         return WanMesh(
             directory,
             brokers_per_region=topology.brokers_per_region,
             pairs=topology.pairs,
             congestion_control=topology.congestion_control,
-            arguments=arguments,
+            arguments=(*arguments, *program),
         )
-    return _mesh_here(campaign, directory, (*arguments, *(("--tls",) if topology.tls else ())))
-
-
-def _broker_program(campaign: Campaign, directory: Path) -> list[str]:
-    """Return the words of `georelay up` for brokers whose disk or clock is broken; none for brokers as they ship."""
-    clocks = campaign.topology.clocks
-    if not clocks and not any(fault.do in BREAKABLE for fault in campaign.faults):
-        return []
-    program = [sys.executable, "-P", "-m", "loadtest.load.breakable_broker"]
-    if clocks:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = directory / "clocks.json"
-        file.write_text(json.dumps(clocks), encoding="utf-8")
-        program += ["--clocks", str(file)]
-    if _has_peers(campaign):
-        program += ["--peers", str(directory / PEERS_FILE)]
-    return [f"--broker-program={word}" for word in program]
-
-
-def _has_peers(campaign: Campaign) -> bool:
-    return any(fault.do.startswith("peer-") for fault in campaign.faults)
-
-
-def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:
-    """Return a mesh on this machine; connections go through forwarders only when the campaign breaks them."""
-    regions, count = campaign.topology.regions, campaign.topology.brokers_per_region
-    if commit := campaign.topology.commit:
+    regions, count = topology.regions, topology.brokers_per_region
+    if commit := topology.commit:
         return OlderMesh(directory, commit=commit, regions=regions, brokers_per_region=count)
     if any(fault.do.startswith(("link-", "peer-")) for fault in campaign.faults):
-        has_peers = _has_peers(campaign)
+        has_peers = any(fault.do.startswith("peer-") for fault in campaign.faults)
         return LinkedMesh(
-            directory, regions=regions, brokers_per_region=count, arguments=arguments, has_peers=has_peers
+            directory,
+            regions=regions,
+            brokers_per_region=count,
+            arguments=arguments,
+            program=clocks,
+            has_peers=has_peers,
         )
-    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=count, arguments=arguments)
+    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=count, arguments=(*arguments, *program))
+
+
+def _clocks_told(campaign: Campaign, directory: Path) -> tuple[str, ...]:
+    """Return the words that tell breakable brokers how wrong their clocks are; none where they are right."""
+    if not (clocks := campaign.topology.clocks):
+        return ()
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "clocks.json"
+    file.write_text(json.dumps(clocks), encoding="utf-8")
+    return ("--clocks", str(file))
 
 
 def _last_line(text: str) -> str:

@@ -33,6 +33,16 @@ def test_a_broker_that_comes_back_finds_what_is_broken_as_it_was(tmp_path: Path)
     assert json.loads(control_path(path).read_text(encoding="utf-8"))["free_bytes"] == 0
 
 
+def test_a_broker_dials_forwarders_instead_of_the_links_of_other_regions(tmp_path: Path) -> None:
+    for name, port in (("us-1", 1), ("us-2", 2), ("eu-1", 3)):
+        (tmp_path / f"{name}.toml").write_text(
+            f'[listen]\npeers = "127.0.0.1:{port}"\nlink = "127.0.0.1:{port + 10}"\n'
+        )
+    told = {"us eu-1": "127.0.0.1:93", "eu us-1": "127.0.0.1:91", "eu us-2": "127.0.0.1:92", "us-1 us-2": "127.0.0.1:7"}
+    assert wires_of(tmp_path / "us-2.toml", told) == {"127.0.0.1:13": "127.0.0.1:93"}
+    assert wires_of(tmp_path / "eu-1.toml", told) == {"127.0.0.1:11": "127.0.0.1:91", "127.0.0.1:12": "127.0.0.1:92"}
+
+
 def test_a_broker_dials_the_forwarders_of_its_own_pairs_instead_of_its_peers(tmp_path: Path) -> None:
     for row in (1, 2, 3):
         (tmp_path / f"us-{row}.toml").write_text(f'[listen]\npeers = "127.0.0.1:{row}"\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign import Fault
 from loadtest.load.faults import STRIKES
 from loadtest.load.links import LinkedMesh
+from loadtest.mesh_process import MeshProcess
 
 FAULT = Fault(at_s=0, do="peer-cut")
 PAUSE_S = 0.05
@@ -127,3 +129,22 @@ async def test_cutting_links_leaves_the_wires_inside_a_region_alone(mesh: Linked
     with pytest.raises(ConnectionRefusedError):
         await dial(mesh.links["us", "eu-1"].port)
     assert await said(await dial(mesh.peers["us-1", "us-2"].port), b"a") == b"a"
+
+
+async def test_every_broker_is_told_of_the_forwarders_for_whatever_address_it_dials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(mesh: MeshProcess) -> MeshProcess:
+        return mesh
+
+    monkeypatch.setattr(MeshProcess, "__aenter__", start)
+    mesh = LinkedMesh(tmp_path, regions=("us", "eu"), brokers_per_region=2, program=("--clocks", "c"), has_peers=True)
+    async with mesh:
+        told = json.loads((tmp_path / "wires.json").read_text())
+    assert told["us eu-2"] == mesh.links["us", "eu-2"].address
+    assert told["us-1 us-2"] == mesh.peers["us-1", "us-2"].address
+    assert len(told) == len(mesh.links) + len(mesh.peers) == 8
+    words = [word.removeprefix("--broker-program=") for word in mesh._arguments if "broker-program" in word]
+    assert words[-4:] == ["--clocks", "c", "--wires", str(tmp_path / "wires.json")]
+    assert "loadtest.load.breakable_broker" in words
+    assert not any("--link-override" in word for word in mesh._arguments), "brokers go round one that is told once"

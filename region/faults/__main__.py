@@ -27,7 +27,7 @@ from region.app import open_unless_stopped
 from region.config import BrokerConfig, load_config
 from region.faults.faulty_file_system import FaultyFileSystem
 from region.faults.loop_hold import LoopHold
-from region.faults.rewired_loop import read_wires, rewired
+from region.faults.rewired_loop import dial_framed_only, read_wires, rewired
 from region.faults.settings import FaultControl, FaultSettings
 from region.faults.stepped_clock import SteppedClock
 from region.faults.tear import tear_a_log
@@ -82,6 +82,8 @@ def run_broker(options: argparse.Namespace) -> int:
     refuse_optimised_python()
     config = load_config(options.config)
     wires = read_wires(options.wires) if options.wires is not None else {}
+    if wires:
+        dial_framed_only()
     die_with_parent(config.die_with_parent)
     configure_log(config.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

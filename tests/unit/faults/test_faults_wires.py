@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from georelay.errors import ConfigError
+from georelay.ids import BrokerId
 from mesh.listening.dialling import connected_within
-from region.faults.rewired_loop import read_wires, rewired
+from mesh.replication.link_framed import Carriers, DialledLink
+from mesh.replication.settings import BrokerAddress
+from region.faults.rewired_loop import dial_framed_only, read_wires, rewired
 
 
 async def _answer(host: str, port: int, *, as_peers: bool) -> bytes:
@@ -66,3 +71,22 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_wires(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(("is_rewired", "dialled"), [(False, "gRPC"), (True, "framed")])
+async def test_a_link_that_was_reset_before_it_was_answered_is_not_dialled_round_the_wires(
+    is_rewired: bool, dialled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Carriers, "_is_older", Carriers._is_older)  # it is put back afterwards
+    if is_rewired:
+        dial_framed_only()
+    other: Any = SimpleNamespace()
+    carriers = Carriers(tls=None, mesh_id="m", otherwise=lambda _: other)
+    target = BrokerAddress(broker_id=BrokerId(2001), address="127.0.0.1:1")
+    link = carriers.dial(target)
+    assert isinstance(link, DialledLink)
+    receiver: Any = SimpleNamespace(link_closed=lambda _: None)
+    link.start(receiver)
+    link.unanswered("reset")
+    await link.closed()
+    assert ("gRPC" if carriers.dial(target) is other else "framed") == dialled

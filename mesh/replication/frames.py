@@ -146,7 +146,7 @@ __all__ = [
 
 FRAME_VERSION: Final = 1
 # What this broker speaks: what is marked with 2 to 4 is sent to peers that speak it too. 5 has the frames of 4, and
-# says that its broker reads feature level 8.
+# says that its broker reads feature level 8 (and 9, of which other regions see nothing).
 PROTOCOL_VERSION: Final = 5
 PROTOCOL_VERSION_MIN: Final = 1
 PARTS_PER_FRAME_MAX: Final = 65_536

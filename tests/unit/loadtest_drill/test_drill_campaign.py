@@ -13,6 +13,10 @@ from loadtest.drill.shot import BROKER_LOSS, LINK_CUT, REGION_LOSS, Shot, text_o
 from loadtest.load.campaign import Campaign, Topology
 from loadtest.load.campaign_file import parse
 from loadtest.load.homes import HOME_BACK
+from loadtest.load.links import LinkedMesh
+from loadtest.load.stage import _mesh_of
+from loadtest.mesh_process import MeshProcess
+from loadtest.wan.wan_mesh import WanMesh
 
 REGIONS = ("us", "eu", "ap")
 UP = Topology(brokers_per_region=3)
@@ -133,3 +137,23 @@ def test_what_is_in_an_orphan_branch_where_it_was_said_to_be_is_counted_and_brea
     result = _result(shot, folder, "eu", "us", ("agrees", ""))
     assert (result.findings.region_orphaned, result.findings.region_lost) == (1, 0)
     assert not any(text.startswith(("history", "orphan branches")) for text in result.broken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "topology", "made_of"),
+    [
+        (REGION_LOSS, "cut", WAN, WanMesh),
+        (REGION_LOSS, "kill", UP, MeshProcess),
+        (REGION_LOSS, "cut", UP, LinkedMesh),
+        (LINK_CUT, "link", UP, LinkedMesh),
+    ],
+)
+async def test_the_mesh_that_a_drill_starts_can_be_broken_so_and_lets_what_was_killed_come_back(
+    kind: str, how: str, topology: Topology, made_of: type[MeshProcess], tmp_path: Path
+) -> None:
+    mesh = _mesh_of(made(kind, how, topology), tmp_path)
+    for forwarder in mesh.links.values() if isinstance(mesh, LinkedMesh) else ():
+        await forwarder.close()
+    assert type(mesh) is made_of
+    assert "--restart" in mesh._arguments
+    assert (mesh.user is not None) == isinstance(mesh, WanMesh), "a test bed lets nobody in unknown"

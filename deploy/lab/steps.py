@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from deploy.lab.hosts import Host
 from deploy.lab.layout import HOME, JOINS, LATER, RETIRES
 from deploy.lab.needs import LabError, run
 from deploy.lab.operator import TRACES_TO, Operator, changes
@@ -14,6 +15,7 @@ from deploy.lab.table import Step, Table
 LOST: Final = f"broker-2.{HOME}"
 OTHER: Final = "eu"
 FOUND_S: Final = 60  # until a command or records go on without a region
+CLOSED_S: Final = 120  # until a process that just started has closed its first file of traces
 BACK_S: Final = 240  # until a region that was lost has everything again
 TOO_FULL_MIB: Final = 3_000  # of a disk of 4 GiB
 Act: TypeAlias = Callable[[Operator], None]
@@ -195,12 +197,19 @@ def _traces(operator: Operator) -> None:
         host, unit = operator.hosts[name], f"georelay-traces@{name.partition('-')[0]}"
         if host.inside(["systemctl", "is-active", f"{unit}.timer"]).stdout.strip() != "active":
             raise LabError(f"{name}: {unit}.timer is not active")
-        done = host.inside(["systemctl", "start", f"{unit}.service"])
-        if done.returncode != 0:
-            log = host.inside(["journalctl", "--unit", f"{unit}.service", "--output", "cat", "--lines", "3"]).stdout
-            raise LabError(f"{name}: {' '.join(log.split())}")
-        if not host.inside(["find", TRACES_TO, "-name", "*.parquet"]).stdout:
-            raise LabError(f"{name}: nothing was shipped to {TRACES_TO}")
+        deadline = time.monotonic() + CLOSED_S
+        while not _ships(host, unit):
+            if time.monotonic() > deadline:
+                raise LabError(f"{name}: nothing was shipped to {TRACES_TO}")
+            time.sleep(1)
+
+
+def _ships(host: Host, unit: str) -> bool:
+    """Ship what is closed, and return whether anything has arrived. Raises LabError when the unit fails."""
+    if host.inside(["systemctl", "start", f"{unit}.service"]).returncode != 0:
+        log = host.inside(["journalctl", "--unit", f"{unit}.service", "--output", "cat", "--lines", "3"]).stdout
+        raise LabError(f"{host.plan.name}: {' '.join(log.split())}")
+    return bool(host.inside(["find", TRACES_TO, "-name", "*.parquet"]).stdout)
 
 
 def _unreachable(operator: Operator) -> None:

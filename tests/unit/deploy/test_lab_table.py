@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.lab.layout import HOME
+from deploy.lab.layout import HOME, HostPlan
 from deploy.lab.load import PARTITIONS, Books, Clients
+from deploy.lab.needs import LabError
 from deploy.lab.operator import Operator, changes, last_message
+from deploy.lab.steps import STEPS
 from deploy.lab.table import Step, Table, longest_pause_s
 
 GOOD = {"acknowledged": 2, "refused": 0, "lost": 0, "duplicated": 0, "moved": 0, "backwards": 0}
@@ -44,6 +48,31 @@ def test_what_the_clients_publish_is_at_home_in_the_region_that_is_lost(
     Operator(tmp_path, {}, members=(), release=tmp_path).make_topic(regions=2)
     assert said[0] == f"topics create orders --partitions {PARTITIONS} --home {HOME} --set min.insync.regions=2"
     assert not [words for words in said if "--operation create" in words], "clients make nothing elsewhere"
+
+
+class HostOfTraces:
+    """Answers as a host whose timer is active, and whose first file of traces is closed after some runs of its unit."""
+
+    def __init__(self, closed_after: int) -> None:
+        self._left = closed_after
+        self.plan = HostPlan("gateway-1.us", "10.10.1.101")
+
+    def inside(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        self._left -= command[:2] == ["systemctl", "start"]
+        said = "active" if "is-active" in command else "/srv/traces/a.parquet" if self._left <= 0 else ""
+        return subprocess.CompletedProcess(list(command), 0, said, "")
+
+
+def test_traces_of_a_process_that_just_started_are_waited_for_until_its_first_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.lab.steps.time.sleep", lambda _: None)
+    hosts: Any = {"gateway-1.us": HostOfTraces(closed_after=3)}
+    STEPS["traces shipped"](Operator(tmp_path, hosts, members=hosts, release=tmp_path))
+    monkeypatch.setattr("deploy.lab.steps.CLOSED_S", -1)
+    hosts["gateway-1.us"] = HostOfTraces(closed_after=3)
+    with pytest.raises(LabError, match="us: nothing was shipped to /srv/traces"):
+        STEPS["traces shipped"](Operator(tmp_path, hosts, members=hosts, release=tmp_path))
 
 
 class Message:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from georelay._pb import streams_pb2 as pb
+from georelay.channels import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from georelay.errors import OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.racing import Way, race
 from georelay.ranking import Ranking, RegionAddresses
 from georelay.region_follower import FAILED_TTL_S, RegionFollower
-from georelay.region_map import RegionMap
+from georelay.region_map import OTHERS_AFTER_S, RegionMap
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -184,6 +185,12 @@ def follower(world: World, region: RegionMap, pinged: list[str]) -> RegionFollow
             raise OutcomeUnknown("gone")
 
     return RegionFollower(region, world, ping=ping, rng=random.Random(1))  # type: ignore[arg-type]
+
+
+def test_a_client_whose_region_is_lost_without_a_word_is_elsewhere_within_three_seconds() -> None:
+    noticed_s = (KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS) / 1000
+    connected_s = 10 * 0.04  # round trips of TCP, TLS and the calls, to a region that is 40 ms away
+    assert noticed_s + max(OTHERS_AFTER_S) + connected_s <= 3.0
 
 
 async def test_a_client_moves_when_the_gateway_says_so_and_not_while_it_has_to_stay(

@@ -7,7 +7,7 @@ It is chosen when the client's first bytes have come: they tell its client id, a
 Rule 4: when one side ends, the other ends; every end has a counted reason.
 Rule 5: a broker that is silent has LATE_S and two of its round trips. Then the others are tried beside it, one every
 NEXT_S, and the first that is connected has the client: a region that is cut off is not known to be lost for three
-seconds, and clients give an attempt up after one.
+seconds, and clients give an attempt up after one. A region that drains is tried when all others have failed.
 """
 
 from __future__ import annotations
@@ -245,15 +245,17 @@ class KafkaListener:
         self._metrics.kafka_connects.labels(result).inc()
 
     async def _join(self, client: _Client) -> None:
-        order = self._routes.order_for(client.question())
-        candidates = self._router.brokers_of(order)
-        rtt_ns = next((region.rtt_ns for region in order if region.ready), None) or 0
-        upstream = await self._first_of(client, candidates, late_s=LATE_S + ROUND_TRIPS * rtt_ns / 1e9)
-        if upstream is not None:
-            client.joined(upstream)
-            return
-        reason = "connect_failed" if candidates else "no_ready_region"
-        log.warning("bootstrap.refused", reason=reason, tried=len(candidates))
+        tried = 0
+        for regions in self._routes.order_for(client.question()):
+            candidates = self._router.brokers_of(regions)
+            rtt_ns = (regions[0].rtt_ns if regions else None) or 0
+            upstream = await self._first_of(client, candidates, late_s=LATE_S + ROUND_TRIPS * rtt_ns / 1e9)
+            if upstream is not None:
+                client.joined(upstream)
+                return
+            tried += len(candidates)
+        reason = "connect_failed" if tried else "no_ready_region"
+        log.warning("bootstrap.refused", reason=reason, tried=tried)
         client.end(reason)
 
     async def _first_of(

@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.routing.choosing_core import Asked, Candidate, Choice, Memory, Verdict, choose, note_left, words_of
+from gateway.routing.choosing_core import (
+    Asked,
+    Candidate,
+    Choice,
+    Memory,
+    Obstacle,
+    Verdict,
+    choose,
+    note_left,
+    words_of,
+)
 from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
 from gateway.routing.far_book_core import FarBook
@@ -74,12 +84,16 @@ class ClientRoutes:
         ttl_s = DEGRADED_S if choice.is_degraded else TTL_S
         return choice, ttl_s * self._rng.uniform(1 - TTL_JITTER, 1 + TTL_JITTER)
 
-    def order_for(self, question: Question) -> tuple[RankedRegion, ...]:
-        """Return the regions for a client that is connected through, best first; one that is not ready comes last."""
+    def order_for(self, question: Question) -> tuple[tuple[RankedRegion, ...], tuple[RankedRegion, ...]]:
+        """Return the regions for a client that is connected through, best first, and those that are for need only.
+
+        For need only are regions that are not ready, and those that drain where the first one does not.
+        """
         choice, _ = self.resolve(question)
         by_name = {region.name: region for region in self._router.seen()}
-        ranked = [by_name[verdict.name] for verdict in choice.ranked]
-        return tuple(sorted(ranked, key=lambda region: not region.ready))
+        worst = max(choice.ranked[0].level, Obstacle.SHED) if choice.ranked else 0
+        good = tuple(by_name[row.name] for row in choice.ranked if row.level <= worst and by_name[row.name].ready)
+        return good, tuple(by_name[row.name] for row in choice.ranked if by_name[row.name] not in good)
 
     def explain(self, client: ClientKey, *, home: str = "") -> dict[str, Any]:
         """Return every input and score of a client, as if it asked now; nothing changes."""

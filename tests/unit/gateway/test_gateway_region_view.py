@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
 from gateway.routing.broker_health import TRANSITIONS, Health, Probe
-from gateway.routing.client_book_core import ClientKey
+from gateway.routing.client_book_core import ClientBook, ClientKey
+from gateway.routing.client_routes import ClientRoutes, Question
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from gateway.routing.region_view_core import SAMPLE_AGE_NS_MAX, RegionView
 from gateway.routing.router import Router
@@ -158,6 +160,25 @@ def test_requests_of_a_pinned_client_go_to_its_region_while_that_is_ready() -> N
     assert router.first_for(ClientKey("", "10.1.2.9")) == "eu"
     router.rules.make(Kind.DRAIN, "eu", "clients", now_us=1, now_s=0, by="ann")
     assert router.first_for(ClientKey("", "10.1.2.9")) == "us"
+
+
+def test_a_region_that_drains_is_for_a_client_that_finds_no_other_one() -> None:
+    view = three_regions()
+    for broker, rtt_ms in ((1001, 10), (2001, 20), (3001, 30)):
+        measure(view, broker, rtt_ms)
+    router = Router(view, monotonic_ns=lambda: 0)
+    routes = ClientRoutes(router, ClientBook(), rng=random.Random(1))
+
+    def order(name: str) -> list[list[str]]:
+        return [[row.name for row in rows] for rows in routes.order_for(Question(client=ClientKey(name, "10.1.2.3")))]
+
+    router.rules.make(Kind.DRAIN, "eu", "clients", now_us=1, now_s=0, by="ann")
+    assert order("one") == [["us", "ap"], ["eu"]]
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+    assert order("two") == [["ap"], ["eu", "us"]]
+    for name in ("us", "ap"):
+        router.rules.make(Kind.DRAIN, name, "clients", now_us=1, now_s=0, by="ann")
+    assert order("three") == [["eu", "ap"], ["us"]], "all drain: it is no reason against one"
 
 
 def test_a_region_came_back_when_it_was_ready_away_and_ready_again() -> None:

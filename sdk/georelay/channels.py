@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 BROKER_METADATA: Final = "georelay-broker"
 KEEPALIVE_MS: Final = 1_000  # a broker that is gone without a word is noticed by this
-KEEPALIVE_TIMEOUT_MS: Final = 1_200  # no round trip on this planet is longer; work goes on elsewhere within three seconds
+KEEPALIVE_TIMEOUT_MS: Final = 1_200  # no round trip on this planet is longer; three seconds in all
 OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -64,7 +64,7 @@ class DurableJournal:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = ref(disk)
         self._files: dict[Inode, _File] = {}
-        self._taken: list[tuple[int, int]] = []  # sequence of the first frame and frames of each file
+        self._taken: list[tuple[_File, bytes, int]] = []  # with the use of each file, and its frames
         self._entries: dict[int, dict[int, bytes]] = {}
 
     @classmethod
@@ -91,11 +91,11 @@ class DurableJournal:
             file.read(inode)
         self._files = files
         ordered = sorted((file.sequence, len(file.bodies), file) for file in files.values() if file.bodies)
-        now = [(sequence, count) for sequence, count, _ in ordered]
+        now = [(file, file.begin, count) for _, count, file in ordered]
         taken, self._taken = self._taken, now
         at = 0
-        if now and len(now) == len(taken) and now[:-1] == taken[:-1] and now[-1][0] == taken[-1][0]:
-            at, ordered = taken[-1][1], ordered[-1:]
+        if now and len(now) == len(taken) and now[:-1] == taken[:-1] and now[-1][:2] == taken[-1][:2]:
+            at, ordered = taken[-1][2], ordered[-1:]
         else:
             self._entries = {}
         for _, _, file in ordered:

@@ -32,6 +32,7 @@ REGION: Final[dict[int, str]] = {
     600716: "the mark of an idle group was never synced: its damaged entry passed for a torn tail after a power cut",
     642371: "the mark of a log that was cut as damaged became unreadable itself: the loss was forgotten, and it voted",
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
+    700289: "an entry journal that was made anew was taken for the one before: a false alarm of the simulator",
 }
 COORDINATOR: Final[dict[int, str]] = {
     301097: "a replica whose disk does not give its log back was asked for its state: an error of the simulator",

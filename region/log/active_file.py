@@ -7,6 +7,8 @@ partitions stay small. It is taken off the write path, by another thread, and gi
 Rule 1: whatever lies between the end of the log and the end of the file is zero.
 Rule 2: what was written is dirty until a sync of this file, or the entry journal, holds it durably. What only the
 journal holds lags: `sync` covers it too, and must before the file is closed for another.
+Rule 3: after one failed sync of the file every other one fails. Linux drops the pages and tells it once: of two threads
+that sync one file, the other one would hear that all is well.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class ActiveFile:
         self._step = ROOM_STEP_BYTES_MIN
         self._asked = False
         self._refused = False  # this file system cannot
+        self._failure: OSError | None = None
         self._lock = threading.Lock()  # held while room is taken, and to close or cut the file
+        self._sync_lock = threading.Lock()  # held to sync or close it
 
     @property
     def is_open(self) -> bool:
@@ -88,15 +92,26 @@ class ActiveFile:
         """Make what was written durable. Returns the syncs done. Raises OSError."""
         if not (self._dirty or self._lags) or self._handle is None:
             return 0
-        self._fs.fdatasync(self._handle)
+        with self._sync_lock:
+            self._fdatasync()
         self.synced()
         return 1
 
     def sync_aside(self) -> None:
         """Make durable what was written before; any thread. It still counts as lagging. Raises OSError."""
-        with self._lock:
-            if self._handle is not None:
-                self._fs.fdatasync(self._handle)
+        with self._sync_lock:
+            self._fdatasync()
+
+    def _fdatasync(self) -> None:
+        if self._handle is None:
+            return
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._fs.fdatasync(self._handle)
+        except OSError as error:
+            self._failure = error
+            raise
 
     def synced(self) -> None:
         """Take note that the whole file was synced."""
@@ -122,7 +137,7 @@ class ActiveFile:
 
     def close(self) -> None:
         """Close the file as it is."""
-        with self._lock:
+        with self._lock, self._sync_lock:
             if self._handle is not None:
                 self._fs.close(self._handle)
             self._handle = None

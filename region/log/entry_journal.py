@@ -6,19 +6,22 @@ two files, used in turn: when one is full, the segments it speaks of are synced,
 lasts; then it is written over. Each keeps its length and its blocks, so a sync has no names and no sizes to wait for.
 
 Rule 1: what a frame says is durable when `write` has returned; a token waits for that or for a sync of its segment.
-Rule 2: a file is written over only when every segment that it speaks of was synced.
+Rule 2: a file is written over only when every segment that it speaks of was synced. Nothing waits for that: meanwhile
+`has_room` says no, and only rows without bytes make the file in use longer.
 Rule 3: rows count while nothing else than appends happened to their group: before a log is cut, replaced or closed, its
 segment is synced and a row without bytes takes its older rows back (`settle`).
 Rule 4: at a start the rows that count are written into their segments once more, in order, and synced; then the files
 are removed, the older one first. What follows, up to the judgement by the flushed marks, sees segments alone.
-Rule 5: a frame that is not whole ends its file. The last one may be torn: nobody was promised it. If it was damaged,
-the logs end below their marks, and are repaired as if their segments had been.
+Rule 5: the last frame may be torn: nobody was promised it. One with others behind it is damaged: the others count, and
+logs that lack what it said end below their marks, and are repaired as if their segments had been. A row behind which
+another one begins, or where another whole entry lies already, is of before a cut: what took it back was damaged.
 
 Layout of `entry-journal-0` and `-1`, format 1 (big-endian; frames begin at multiples of 32 bytes):
 
       0     4  magic           "GREJ"
       4     4  format          1
-      8     8  sequence        +1 from frame to frame, through both files; another one is of a former use of the file
+      8     8  sequence        +1 from frame to frame, through both files, from one that nobody can guess: what a client
+                               has sent must not pass for a frame; another one is of a former use of the file
      16     4  rows
      20     4  bytes of the rows
      24     4  CRC-32C of the rows
@@ -30,6 +33,7 @@ Layout of `entry-journal-0` and `-1`, format 1 (big-endian; frames begin at mult
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -40,6 +44,7 @@ import structlog
 from georelay.ids import GroupId
 from georelay.limits import KIB, MIB
 from georelay.wire.crc import crc32c
+from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, decode_entry, frame_bytes
 from region.log.filesystem import Buffer, FileSystem, Unreadable, open_to_read, read_at, write_fully
 from region.log.segment import segment_path
 
@@ -59,7 +64,10 @@ _CRC: Final = struct.Struct(">I")
 _ROW: Final = struct.Struct(">IIQQ")
 _MAGIC: Final = b"GREJ"
 _FORMAT: Final = 1
+_UUID_BITS_UNUSED: Final = 66  # room for all frames of a life above the rest
+_READ_BYTES: Final = 4 * KIB  # what is given up of a file where the disk does not give it back
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
+_FRAME_BYTES_MIN: Final = 2 * _ALIGNMENT
 assert HEADER_BYTES == _ALIGNMENT
 
 
@@ -107,7 +115,7 @@ class EntryJournal:
         self._lengths = [0, 0]
         self._half = 0
         self._position = 0
-        self._sequence = 0
+        self._sequence = uuid.uuid4().int >> _UUID_BITS_UNUSED
         self._logs: list[dict[GroupId, GroupLog]] = [{}, {}]  # with rows that would be replayed, by file
         self._syncing: Future[None] | None = None  # the segments that the file not in use speaks of
         self.is_wanted: Callable[[], bool] = lambda: True  # False: nothing more is written into it
@@ -126,6 +134,11 @@ class EntryJournal:
     def log_of(self, group: GroupId) -> GroupLog | None:
         """Return the log of a group of which rows would be replayed; None when there are none."""
         return self._logs[self._half].get(group) or self._logs[1 - self._half].get(group)
+
+    def has_room(self, rows: Sequence[JournalRow]) -> bool:
+        """Return whether these rows may be written now; else their segments are to be synced."""
+        size = HEADER_BYTES + sum(_ROW.size + row.size_bytes for row in rows) + _ALIGNMENT
+        return self._position + size <= self._size_bytes or not self._lags
 
     def write(self, rows: Sequence[tuple[GroupId, GroupLog, JournalRow]]) -> int:
         """Make these rows durable. Returns the bytes written.
@@ -153,9 +166,14 @@ class EntryJournal:
                 for logs in self._logs:
                     logs.pop(group, None)
 
+    @property
+    def _lags(self) -> bool:
+        """Return whether segments of which the file not in use speaks are being synced."""
+        return self._syncing is not None and not self._syncing.done()
+
     def check(self) -> None:
         """Raise the OSError with which segments could not be synced aside."""
-        if self._syncing is not None and self._syncing.done():
+        if not self._lags:
             self._await_segments()
 
     def finish(self) -> None:
@@ -181,7 +199,7 @@ class EntryJournal:
         size = sum(map(len, frame))
         if not self._handles:
             self._create()
-        if self._position + size > self._size_bytes:
+        if self._position + size > self._size_bytes and not self._lags:
             self._turn()
         end = self._position + size
         if end > self._lengths[self._half]:
@@ -235,31 +253,49 @@ def encode_frame(body: Sequence[Buffer], rows: int, sequence: int) -> list[Buffe
     return [header + _CRC.pack(crc32c(header)), *body, bytes(-size % _ALIGNMENT)]
 
 
-def decode_frames(raw: bytes) -> Iterator[tuple[int, list[FoundRow]]]:
-    """Yield sequence and rows of the frames of one use of a file, up to the first that is not whole."""
-    position, expected = 0, None
-    while (found := _frame_at(raw, position)) is not None:
-        sequence, rows, size = found
-        if expected is not None and sequence != expected:
-            return
+def decode_frames(raw: bytes, expected: int | None = None) -> Iterator[tuple[int, list[FoundRow]]]:
+    """Yield sequence and rows of the frames of one use of a file, without those that are damaged.
+
+    Args:
+        expected: sequence of the first frame; None: it says so itself, and must be whole.
+    """
+    position = 0
+    while (found := _next_frame(raw, position, expected)) is not None:
+        sequence, rows, position = found
         yield sequence, rows
-        position, expected = position + size, sequence + 1
+        expected = sequence + 1
 
 
-def _frame_at(raw: bytes, position: int) -> tuple[int, list[FoundRow], int] | None:
+def _next_frame(raw: bytes, start: int, expected: int | None) -> tuple[int, list[FoundRow], int] | None:
+    """Return sequence, rows and end of the frame at `start`, or of the next one of this use of the file behind it."""
+    position = start
+    while position >= 0:
+        if position % _ALIGNMENT == 0:
+            missing_max = (position - start) // _FRAME_BYTES_MIN
+            sequences = None if expected is None else range(expected, expected + missing_max + 1)
+            found = _frame_at(raw, position, sequences)
+            if found is not None or sequences is None:
+                return found
+        position = raw.find(_MAGIC, position + 1)
+    return None
+
+
+def _frame_at(raw: bytes, position: int, sequences: range | None) -> tuple[int, list[FoundRow], int] | None:
     header = raw[position : position + HEADER_BYTES]
     if len(header) < HEADER_BYTES or _CRC.unpack_from(header, _HEADER.size)[0] != crc32c(header[: _HEADER.size]):
         return None
     magic, version, sequence, count, size, checksum = _HEADER.unpack_from(header)
+    if (magic, version) != (_MAGIC, _FORMAT) or (sequences is not None and sequence not in sequences):
+        return None
     body = raw[position + HEADER_BYTES : position + HEADER_BYTES + size]
-    if (magic, version) != (_MAGIC, _FORMAT) or len(body) != size or crc32c(body) != checksum:
+    if len(body) != size or crc32c(body) != checksum:
         return None
     rows, at = [], 0
     for _ in range(count):
         group, length, first_index, place = _ROW.unpack_from(body, at)
         at += _ROW.size + length
         rows.append(FoundRow(GroupId(group), first_index, place, body[at - length : at]))
-    return sequence, rows, HEADER_BYTES + size + -size % _ALIGNMENT
+    return sequence, rows, position + HEADER_BYTES + size + -size % _ALIGNMENT
 
 
 def replay_journal(fs: FileSystem, directory: Path, group_path: Callable[[GroupId], Path]) -> None:
@@ -268,52 +304,113 @@ def replay_journal(fs: FileSystem, directory: Path, group_path: Callable[[GroupI
     Raises:
         OSError: a segment did not take it; the next start begins anew.
     """
-    uses = []
-    for name in JOURNAL_NAMES:
-        if fs.exists(directory / name):
-            frames = list(decode_frames(_readable(fs, directory / name)))
-            uses.append((frames[0][0] if frames else -1, directory / name, frames))
-    if not uses:
+    paths = [directory / name for name in JOURNAL_NAMES if fs.exists(directory / name)]
+    if not paths:
         return
-    uses.sort()
+    uses = _read_uses(fs, paths)
     rows: dict[GroupId, list[FoundRow]] = {}
-    for _, _, frames in uses:
-        for row in (row for _, found in frames for row in found):
-            if row.content:
-                rows.setdefault(row.group, []).append(row)
-            else:
-                rows.pop(row.group, None)
+    for row in (row for use in uses for _, found in use.frames for row in found):
+        if row.content:
+            rows.setdefault(row.group, []).append(row)
+        else:
+            rows.pop(row.group, None)
     for group, found in rows.items():
         for first_index in dict.fromkeys(row.first_index for row in found):
             path = segment_path(group_path(group), first_index)
             if fs.exists(path):  # else retention has removed it
                 _write_again(fs, path, [row for row in found if row.first_index == first_index])
     log.info("journal.replayed", groups=len(rows), rows=sum(map(len, rows.values())))
-    remove_journal(fs, [path for _, path, _ in uses])
+    remove_journal(fs, [use.path for use in uses])
+
+
+class _Use(NamedTuple):
+    """What was found in a file, and the sequence with which it begins; -1: nothing."""
+
+    sequence: int
+    path: Path
+    frames: list[tuple[int, list[FoundRow]]]
+
+
+def _read_uses(fs: FileSystem, paths: Sequence[Path]) -> list[_Use]:
+    """Return what is in the files, the older one first."""
+    contents = {path: _readable(fs, path) for path in paths}
+    found = {path: list(decode_frames(raw)) for path, raw in contents.items()}
+    known = max((frames[-1][0] for frames in found.values() if frames), default=None)
+    for path, frames in found.items():
+        if not frames and known is not None:  # its first frame is damaged, or it was about to be used
+            frames.extend(decode_frames(contents[path], known + 1))
+    sequences = sorted(sequence for frames in found.values() for sequence, _ in frames)
+    missing = sequences[-1] - sequences[0] + 1 - len(sequences) if sequences else 0
+    if missing:
+        log.critical("journal.damaged", directory=str(paths[0].parent), frames_lost=missing)
+    return sorted(_Use(frames[0][0] if frames else -1, path, frames) for path, frames in found.items())
 
 
 def _readable(fs: FileSystem, path: Path) -> bytes:
-    """Return the content of a file up to where the disk does not give it back: as if it was damaged there."""
-    pieces = []
+    """Return the content of a file, zeros where the disk does not give it back: as if it was damaged there."""
+    pieces: list[bytes] = []
     handle = open_to_read(fs, path)
     try:
-        for position in range(0, fs.size(handle), ROW_BYTES_MAX):
-            pieces.append(read_at(fs, handle, ROW_BYTES_MAX, position))
-    except Unreadable as error:
-        log.critical("journal.unreadable", path=str(path), reason=str(error))
+        size = fs.size(handle)
+        for position in range(0, size, _READ_BYTES):
+            try:
+                pieces.append(read_at(fs, handle, _READ_BYTES, position))
+            except Unreadable as error:
+                log.critical("journal.unreadable", path=str(path), position_bytes=position, reason=str(error))
+                pieces.append(bytes(min(_READ_BYTES, size - position)))
     finally:
         fs.close(handle)
     return b"".join(pieces)
 
 
 def _write_again(fs: FileSystem, path: Path, rows: Sequence[FoundRow]) -> None:
+    standing: list[FoundRow] = []
+    for row in rows:
+        while standing and standing[-1].position >= row.position:
+            standing.pop()  # the log was cut there
+        standing.append(row)
+    cut_off: Entry | None = None  # the last one that has no place in this log any more
     handle = fs.open(path)
     try:
-        for row in rows:
+        for row in standing:
+            if _follows(row, cut_off) or _is_cut_off(fs, handle, row):
+                cut_off = list(_entries_of(row))[-1]
+                log.critical("journal.row_refused", segment=str(path), position_bytes=row.position, last=cut_off.index)
+                continue
             write_fully(fs, handle, [row.content], row.position)
         fs.fdatasync(handle)
     finally:
         fs.close(handle)
+
+
+def _entries_of(row: FoundRow) -> Iterator[Entry]:
+    at = 0
+    while at < len(row.content):
+        entry = decode_entry(row.content, at)
+        at += len(entry.frame)
+        yield entry
+
+
+def _follows(row: FoundRow, last: Entry | None) -> bool:
+    if last is None:
+        return False
+    try:
+        decode_entry(row.content, previous_chain=last.chain)
+    except EntryError:
+        return False
+    return True
+
+
+def _is_cut_off(fs: FileSystem, handle: int, row: FoundRow) -> bool:
+    """Return whether another whole entry lies where a row begins: no log is written to before its cut is durable."""
+    try:
+        header = read_at(fs, handle, ENTRY_HEADER_BYTES, row.position)
+        if header == row.content[:ENTRY_HEADER_BYTES]:
+            return False
+        decode_entry(read_at(fs, handle, frame_bytes(header), row.position))
+    except (EntryError, Unreadable):  # torn, not there yet, or damaged
+        return False
+    return True
 
 
 def remove_journal(fs: FileSystem, paths: Sequence[Path]) -> None:

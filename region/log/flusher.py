@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -247,7 +247,7 @@ class Flusher:
             self._settle(writes)
             dirty = self._write_entries(writes)
             before_sync = time.perf_counter_ns()
-            self._write_journal(dirty)
+            self._write_journal(dirty, leaving={write.group_id for write in writes if write.log is None})
             self._sync([item.log for item in dirty])
             self._note_marks(dirty, started)
             self._check_space(started)
@@ -396,18 +396,19 @@ class Flusher:
             self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         return self._pool
 
-    def _write_journal(self, dirty: Sequence[_Dirty]) -> None:
-        """Make small appends durable in the entry journal."""
+    def _write_journal(self, dirty: Sequence[_Dirty], *, leaving: Collection[GroupId]) -> None:
+        """Make small appends durable in the entry journal; not those of logs that are closed after this cycle."""
         if self._entries is None or not self._entries.is_wanted():
             return
         rows: list[tuple[GroupId, GroupLog, JournalRow]] = []
         room = self._entries.frame_bytes_max
         for item in dirty:
             row = item.log.journal_row()
-            if row is not None and row.size_bytes <= min(room, self._entries.row_bytes_max):
+            fits = row is not None and row.size_bytes <= min(room, self._entries.row_bytes_max)
+            if row is not None and fits and item.group_id not in leaving:
                 rows.append((item.group_id, item.log, row))
                 room -= row.size_bytes
-        if rows:
+        if rows and self._entries.has_room([row for _, _, row in rows]):
             self.stats.written_bytes += self._entries.write(rows)
             self.stats.syncs += 1
             for _, group_log, _ in rows:

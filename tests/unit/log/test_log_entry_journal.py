@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from georelay.errors import DataDirectoryError, StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry
-from region.log.entry_journal import JOURNAL_NAMES, ROW_BYTES_MAX, EntryJournal
+from region.log.entry_journal import JOURNAL_NAMES, ROW_BYTES_MAX, EntryJournal, decode_frames, encode_frame
 from region.log.flusher import Flusher, GroupWrite
 from region.log.group_log import GroupLog
 
@@ -150,6 +151,16 @@ def test_a_group_that_leaves_is_durable_in_its_segments(crashing: Broker) -> Non
     assert crashing.holds(0)
 
 
+def test_a_group_that_leaves_in_the_cycle_of_its_last_append_is_durable_in_its_segments(crashing: Broker) -> None:
+    crashing.append(0, 1)
+    crashing.flusher.run_cycle([crashing.write(0), GroupWrite(group_id=GroupId(0), log=None, token=0)])
+    crashing.log(0).close()
+    crashing.flusher.stop()
+    crashing.fs.crash(keep=0)
+    crashing.start()
+    assert crashing.holds(0) and crashing.log(0).last_index == 2
+
+
 def test_a_replay_that_is_interrupted_begins_anew(crashing: Broker) -> None:
     for _ in range(5):
         crashing.append(0, 1, 2)
@@ -191,6 +202,65 @@ def test_segments_that_cannot_be_synced_aside_end_the_broker(
         broker.append_often(0, 40)
     with pytest.raises(StorageFailed):
         broker.append(1)
+
+
+def test_a_failed_sync_aside_is_not_forgotten_by_the_next_sync_of_that_file(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    """Linux tells one of them, and has dropped the pages of both."""
+    broker = Broker(recording_fs, entry_maker, tmp_path)
+    broker.append_often(0, 2)
+    log = broker.log(0)
+    log.append([broker.makers[0].data(b"x")])
+    recording_fs.fault = lambda kind, _: OSError(errno.EIO, "gone") if kind == "sync" else None
+    with pytest.raises(OSError, match="gone"):
+        log.sync_aside()
+    recording_fs.fault = lambda _kind, _path: None
+    with pytest.raises(OSError, match="gone"):
+        log.sync()
+
+
+def test_the_flusher_does_not_wait_for_segments_that_are_synced_aside(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker]
+) -> None:
+    """There may be thousands: it syncs itself meanwhile what the journal has no room for, as if there was none."""
+    fs = crash_fs(1)
+    fs.make_durable_directory(DATA.parent)
+    broker = Broker(fs, entry_maker, size_bytes=2_048)
+    left: list[Callable[[], None]] = []
+
+    def leave(work: Callable[[], None]) -> Any:
+        left.append(work)
+        if done.is_done:
+            work()
+        return done
+
+    done = _Later()
+    broker.directory.entries.run_aside = leave
+    broker.append(0)
+    for _ in range(20):
+        broker.append(0, 1)
+    assert len(left) == 1
+    broker.flusher.run_cycle([GroupWrite(group_id=GroupId(1), log=None, token=0)])  # must be said in the journal
+    left[0]()
+    done.is_done = True
+    broker.append_often(0, 20)
+    assert len(left) > 2
+    fs.crash(keep=0)
+    broker.start()
+    assert broker.holds(0) and broker.holds(1)
+
+
+class _Later:
+    """What is not done yet; whoever waits for it waits for ever."""
+
+    is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def result(self) -> None:
+        assert self.is_done
 
 
 @pytest.mark.parametrize("others", [0, 12])  # the rows are in the file in use, or in the other one
@@ -277,6 +347,91 @@ def test_no_flipped_bit_of_the_journal_loses_an_entry_in_silence(crashing: Broke
             assert crashing.log(group).lost is not None or crashing.holds(group), (position, group)
             repaired += crashing.log(group).lost is not None
     assert repaired > 0
+
+
+@pytest.mark.parametrize("at", [20, 40])  # in the header, in the rows
+@pytest.mark.parametrize("frame", [0, 1])
+def test_what_lies_behind_a_damaged_frame_counts(crashing: Broker, frame: int, at: int) -> None:
+    """The mark of what was written last may not be on disk yet: without its row nobody would miss it."""
+    crashing.append(0)
+    crashing.append(1)
+    crashing.append(1)  # the first frame; each has one row of one entry
+    crashing.append(1)
+    crashing.append(0)
+    entry = len(crashing.made[0][0].frame)
+    crashing.fs.crash(keep=0)
+    crashing.fs.flip(DATA / JOURNAL_NAMES[0], frame * (32 + (24 + entry + 31) // 32 * 32) + at)
+    crashing.start()
+    assert crashing.log(0).last_index == (2 if frame else 1)  # without its first frame nobody knows where a file begins
+
+
+def test_a_second_file_whose_first_frame_is_damaged_counts_from_its_second_one_on(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker]
+) -> None:
+    fs = crash_fs(1)
+    fs.make_durable_directory(DATA.parent)
+    broker = Broker(fs, entry_maker, size_bytes=2_048)
+    broker.append(0, 1)
+    broker.append(1)
+    while not fs.content(DATA / JOURNAL_NAMES[1]):
+        broker.append(1)
+    broker.append(0)
+    fs.crash(keep=0)
+    fs.flip(DATA / JOURNAL_NAMES[1], 40)
+    broker.start()
+    assert broker.holds(0)
+
+
+def test_what_lies_behind_bytes_that_the_disk_does_not_give_back_counts(
+    crashing: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashing.append(0, 1)
+    crashing.append_often(1, 40)
+    crashing.append(0)
+    crashing.fs.crash(keep=0)
+    pread, journal = crashing.fs.pread, crashing.fs._file(DATA / JOURNAL_NAMES[0])
+
+    def refuse(handle: int, size: int, position: int) -> bytes:
+        if position == 4_096 and crashing.fs._handles[handle] is journal:
+            raise OSError(errno.EIO, "bad sector")
+        return bytes(pread(handle, size, position))
+
+    monkeypatch.setattr(crashing.fs, "pread", refuse)
+    crashing.start()
+    assert crashing.holds(0) and not crashing.holds(1)
+
+
+def test_bytes_that_a_client_sent_do_not_pass_for_a_frame(crashing: Broker) -> None:
+    row = struct.pack(">IIQQ", 0, 0, 0, 0)
+    forged = [b"".join(encode_frame([row], 1, sequence)) for sequence in range(1_000)]
+    whole = b"".join(encode_frame([row], 1, 1 << 40))
+    garbage = whole[:40] + bytes(24)
+    found = list(decode_frames(whole + garbage + b"".join(forged)))
+    assert [sequence for sequence, _ in found] == [1 << 40]
+    crashing.append_often(0, 2)
+    (begin, _), *_ = decode_frames(crashing.fs.content(DATA / JOURNAL_NAMES[0]))
+    assert begin > 1 << 40  # but for one time in a million
+
+
+@pytest.mark.parametrize("size", [SMALL, 1_000, LARGE])
+def test_a_row_is_not_written_over_what_took_its_place_when_the_row_that_took_it_back_is_damaged(
+    crashing: Broker, size: int
+) -> None:
+    for _ in range(4):
+        crashing.append(0)
+    kept = crashing.made[0][:2]
+    crashing.makers[0].rewind(kept[-1])
+    crashing.made[0] = list(kept)
+    entry = crashing.makers[0].data(b"x" * size, term=2)
+    crashing.made[0].append(entry)
+    write = GroupWrite(group_id=GroupId(0), log=crashing.log(0), token=0, truncate_from=RaftIndex(3), entries=[entry])
+    crashing.flusher.run_cycle([write])
+    crashing.fs.crash(keep=0)
+    content = crashing.fs.content(DATA / JOURNAL_NAMES[0])
+    back = content.index(struct.pack(">IIQQ", 0, 0, 0, 0))  # takes back what was cut off
+    crashing.fs.flip(DATA / JOURNAL_NAMES[0], back)
+    crashing.start()
+    assert crashing.log(0).lost is None and crashing.holds(0)
 
 
 def test_nothing_is_made_before_the_first_write(tmp_path: Path, recording_fs: RecordingFileSystem) -> None:

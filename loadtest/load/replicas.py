@@ -90,14 +90,20 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
 
     async def look() -> dict[int, dict[str, Path]]:
         found: dict[int, dict[str, Path]] = {}
+        behind: list[str] = []
         partitions = {row["partition"]: row for row in await _partitions(stage, region, topic)}
         for broker, rows in (await _streams(stage, region, topic)).items():
             for row in rows:
                 if row["partition"] in partitions and row["high_watermark"] >= ends.get(row["partition"], 0):
                     folder = stage.data_of(broker) / "groups" / str(partitions[row["partition"]]["group"])
                     found.setdefault(row["partition"], {})[broker] = folder
-        if any(len(found.get(at, ())) < len(row["replicas"]) for at, row in partitions.items()) or not partitions:
-            raise NotYet(f"the replicas of {topic} in {region} do not come to {ends}")
+                else:
+                    behind.append(f"{broker} has {row['partition']} up to {row['high_watermark']}")
+        lacking = {
+            at: row["replicas"] for at, row in partitions.items() if len(found.get(at, ())) < len(row["replicas"])
+        }
+        if lacking or not partitions:
+            raise NotYet(f"the replicas of {topic} in {region} do not come to {ends}: {behind}, replicas {lacking}")
         return found
 
     found = await until(look, within_s=SETTLE_S)

@@ -17,7 +17,8 @@ class FileKind:
     Args:
         newest: the last one of its folder; else any of those before it.
         running: it is changed under the running broker; else after a kill -9.
-        stopped: after a clean stop instead, because only that leaves such a file for certain.
+        stopped: after a clean stop instead: only that leaves such a file for certain, or none of the entry journal,
+            from which what was flipped would be written again before anybody looked.
         restored: it must become again what it was.
     """
 
@@ -41,7 +42,7 @@ class FileKind:
 
 
 FILE_KINDS: Final = {
-    "sealed-log": FileKind(ending=".log", restored=True),
+    "sealed-log": FileKind(ending=".log", stopped=True, restored=True),
     "running-log": FileKind(ending=".log", running=True, restored=True),
     "active-log": FileKind(ending=".log", newest=True),
     "sealed-index": FileKind(ending=".index"),

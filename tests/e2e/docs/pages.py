@@ -102,7 +102,7 @@ PAGES: Final = (
     Page(
         "docs/operate/tls.md",
         here={
-            "--base-port 0": "--base-port 0 > up 2>&1 & echo $! > pid; tail -f up | sed '/ is ready/q'",
+            "--base-port 0": "--base-port 0 > up 2>&1 & echo $! > pid; touch up; tail -f up | sed '/ is ready/q'",
             "127.0.0.1:23005": "@http",
         },
         before={"georelay topics list": "jq -jr '.gateway.http[0]' e.json > http"},

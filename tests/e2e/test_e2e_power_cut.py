@@ -15,7 +15,8 @@ from tests.tiers import first
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.conftest import PowerCutFileSystem, PowerSupply, RegionBed
+    from tests.e2e.conftest import RegionBed
+    from tests.e2e.power_cut_disk import PowerCutFileSystem, PowerSupply
 
     Disks = Callable[[PowerSupply, Path], list[PowerCutFileSystem]]
 

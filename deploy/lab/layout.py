@@ -14,7 +14,7 @@ HOME: Final = "us"
 JOINS: Final = "sa"
 RETIRES: Final = "ap"
 REGIONS: Final = (HOME, "eu", RETIRES, JOINS)
-GATEWAYS: Final = (HOME, "eu")  # each host takes its share of the time of a lab
+GATEWAYS: Final = (HOME, "eu", RETIRES)
 LATER: Final = ("broker-4.us", "broker-5.us")
 ROUND_TRIPS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms,us-sa=130ms,eu-sa=190ms,ap-sa=300ms"
 

@@ -80,6 +80,7 @@ class Prober:
 
     async def _probe(self, line: ProbeLine, region: RegionEndpoints, broker: BrokerEndpoints) -> None:
         answer: ProbeAnswer | None = None
+        self._view.on_asked(broker.id, now_ns=self._monotonic_ns())
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 answer = await line.ask()

@@ -9,6 +9,8 @@ Rule 3: regions and brokers come and go (`replace`); a broker at the same addres
 Rule 4: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once.
 Rule 5: what a region sheds is the mean of what its ready brokers say with their answers to probes; those of an older
 version say nothing.
+Rule 6: a broker is late while it owes an answer for longer than one takes, and after a probe that failed. It is still
+used: two probes have to fail before it is taken for lost, three seconds later.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from georelay.ids import BrokerId
 
 SAMPLES_KEPT: Final = 6
 SAMPLE_AGE_NS_MAX: Final = 30_000_000_000
+LATE_NS: Final = 300_000_000
+LATE_ROUND_TRIPS: Final = 3  # of a new connection: TCP, TLS, the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ class RankedRegion:
 class _BrokerView:
     """Health and samples of one broker."""
 
-    __slots__ = ("endpoints", "estimate_ns", "health", "is_refused", "samples", "shed", "shed_heard_ns")
+    __slots__ = ("asked_ns", "endpoints", "estimate_ns", "health", "is_refused", "samples", "shed", "shed_heard_ns")
 
     def __init__(self, endpoints: BrokerEndpoints) -> None:
         self.endpoints = endpoints
@@ -78,6 +82,7 @@ class _BrokerView:
         self.shed = 0.0
         self.shed_heard_ns: int | None = None
         self.samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_KEPT)  # (taken at, RTT), ns
+        self.asked_ns: int | None = None  # when the probe left that is not answered yet
 
     def seen(self, now_ns: int) -> RankedBroker:
         fresh = [rtt_ns for taken_ns, rtt_ns in self.samples if now_ns - taken_ns <= SAMPLE_AGE_NS_MAX]
@@ -87,6 +92,12 @@ class _BrokerView:
             rtt_ns=int(median(fresh)) if fresh else None,
             estimate_ns=None if self.samples else self.estimate_ns,
         )
+
+    def is_late(self, now_ns: int) -> bool:
+        if self.health is Health.DOUBTED:
+            return True
+        rtt_ns = self.samples[-1][1] if self.samples else 0
+        return self.asked_ns is not None and now_ns - self.asked_ns > LATE_NS + LATE_ROUND_TRIPS * rtt_ns
 
 
 class RegionView:
@@ -123,6 +134,15 @@ class RegionView:
         """Return the health of one broker."""
         return self._brokers[broker].health
 
+    def is_late(self, broker: BrokerId, now_ns: int) -> bool:
+        """Return whether a broker does not answer as it did, so that it may be one of those that are lost (rule 6)."""
+        view = self._brokers.get(broker)
+        return view is not None and view.is_late(now_ns)
+
+    def on_asked(self, broker: BrokerId, *, now_ns: int) -> None:
+        """Note that a probe leaves for a broker; `on_probe` says what became of it."""
+        self._brokers[broker].asked_ns = now_ns
+
     def on_probe(
         self,
         broker: BrokerId,
@@ -144,6 +164,7 @@ class RegionView:
         view = self._brokers[broker]
         before = view.health.ready
         view.health = TRANSITIONS[view.health, probe]
+        view.asked_ns = None
         view.is_refused = probe is Probe.REFUSED
         if rtt_ns is not None and warm:
             view.samples.append((now_ns, rtt_ns))

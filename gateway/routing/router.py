@@ -116,18 +116,23 @@ class Router:
         return tuple(sorted(order, key=lambda region: region.name != pin))
 
     def brokers_of(self, order: tuple[RankedRegion, ...], *, stay_ns: int = 0) -> tuple[BrokerEndpoints, ...]:
-        """Return the ready brokers of regions in this order, those of each region in turn."""
+        """Return the ready brokers of regions in this order, those of each region in turn.
+
+        However many the first region has, one of another region is among them: it may be that all of it is lost.
+        """
         if stay_ns:
             turn = self._monotonic_ns() // stay_ns
         else:
             turn = self._turn = self._turn + 1
-        found: list[BrokerEndpoints] = []
-        for ranked in order:
-            ready = [broker.endpoints for broker in ranked.ready_brokers]
-            if ready:
-                start = turn % len(ready)
-                found.extend(ready[start:] + ready[:start])
-        return tuple(found[:CANDIDATES_MAX])
+        regions = [[broker.endpoints for broker in ranked.ready_brokers] for ranked in order if ranked.ready]
+        taken = [brokers[turn % len(brokers) :] + brokers[: turn % len(brokers)] for brokers in regions]
+        if len(taken) > 1:
+            taken[0] = taken[0][: CANDIDATES_MAX - 1]
+        return tuple([broker for brokers in taken for broker in brokers][:CANDIDATES_MAX])
+
+    def is_late(self, broker: BrokerEndpoints) -> bool:
+        """Return whether a broker owes an answer to a probe for longer than one takes."""
+        return self._view.is_late(broker.id, self._monotonic_ns())
 
     def _look(self) -> None:
         now_ns = self._monotonic_ns()

@@ -14,6 +14,9 @@ import pytest
 
 from gateway.kafka import listener
 from gateway.kafka.listener import _Client, _Upstream
+from gateway.metrics import GatewayMetrics
+from gateway.routing.region_view_core import RegionView
+from gateway.routing.router import Router
 
 METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -91,6 +94,26 @@ async def test_while_a_broker_is_silent_the_next_one_is_tried_beside_it(
     async with mesh.client.get(mesh.url("/metrics")) as answer:
         assert 'georelay_gateway_failovers_total{listener="kafka"} 1.0' in await answer.text()
     writer.close()
+
+
+async def test_the_next_broker_is_tried_at_once_beside_one_that_owes_an_answer(
+    echo: EchoBroker, silent_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wait in ("CONNECT_TIMEOUT_S", "LATE_S"):
+        monkeypatch.setattr(listener, wait, 600.0)
+    late, good, beyond = (SimpleNamespace(kafka=address) for address in (silent_address, echo.address, "127.0.0.1:1"))
+    router = SimpleNamespace(brokers_of=lambda _: (late, good, beyond), is_late=lambda broker: broker is late)
+    routes = SimpleNamespace(order_for=lambda _: ((), ()))
+    metrics = GatewayMetrics(Router(RegionView([]), monotonic_ns=lambda: 0))
+    parts = cast("tuple[Any, Any]", (routes, router))
+    bootstrap = listener.KafkaListener(*parts, metrics, sign_in_required=lambda: False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await bootstrap.start("127.0.0.1", 0))
+    writer.write(METADATA)
+    async with asyncio.timeout(60):
+        assert await reader.readexactly(len(METADATA)) == METADATA
+    assert metrics.failovers.labels("kafka")._value.get() == 1, "nobody else is tried"
+    writer.close()
+    await bootstrap.close()
 
 
 async def test_a_client_ends_when_its_broker_does(start_mesh: Any, start_broker: Any, echo: EchoBroker) -> None:

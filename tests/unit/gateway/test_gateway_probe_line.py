@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from gateway.routing.probe_line import BODY_BYTES_MAX, BadAnswer, NotReached, ProbeLine
+from gateway.routing.prober import Prober
+from gateway.routing.region_view_core import RegionView
+from georelay.ids import BrokerId, RegionNumber
 
 READY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nGeorelay-Shed: 0.25\r\n\r\nok"
 Serve = Callable[[bytes], Awaitable[int]]
@@ -54,6 +59,19 @@ async def test_a_connection_is_used_again_and_its_first_answer_is_not_warm(broke
         broker.requests[0] == f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:{broker.port}\r\nAccept: */*\r\n\r\n".encode()
     )
     line.close()
+
+
+async def test_a_broker_that_lets_a_probe_wait_is_late(broker: Broker) -> None:
+    ends = BrokerEndpoints(id=BrokerId(1001), kafka="", grpc="", admin=f"127.0.0.1:{broker.port}")
+    view = RegionView([RegionEndpoints(name="us", number=RegionNumber(1), brokers=(ends,))])
+    broker.answer = b""
+    prober = Prober(view, monotonic_ns=lambda: 0, rng=random.Random(1))
+    prober.follow()
+    async with asyncio.timeout(10):
+        while not view.is_late(ends.id, 1_000_000_000):
+            await asyncio.sleep(0)
+    assert not view.is_late(ends.id, 0)
+    await prober.close()
 
 
 async def test_a_connection_that_ended_meanwhile_says_nothing_of_the_broker(broker: Broker) -> None:

@@ -69,6 +69,26 @@ def test_a_broker_comes_back_after_two_good_probes() -> None:
     assert view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
 
 
+def test_a_broker_is_late_when_it_owes_an_answer_for_longer_than_a_new_connection_takes() -> None:
+    view = three_regions()
+    measure(view, 1001, 100)
+    view.on_asked(BrokerId(1001), now_ns=1_000 * MS)
+    assert not view.is_late(BrokerId(1001), 1_600 * MS)
+    assert view.is_late(BrokerId(1001), 1_601 * MS)
+    view.on_probe(BrokerId(1001), Probe.OK, now_ns=1_700 * MS, rtt_ns=700 * MS, warm=False)
+    assert not view.is_late(BrokerId(1001), 9_000 * MS)
+
+
+def test_a_broker_whose_probe_failed_is_late_until_one_is_answered() -> None:
+    view = three_regions()
+    measure(view, 1001, 1)
+    view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0)
+    assert view.health(BrokerId(1001)).ready
+    assert view.is_late(BrokerId(1001), 0)
+    view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
+    assert not view.is_late(BrokerId(1001), 0)
+
+
 def test_ready_regions_are_ordered_by_round_trip_and_unready_ones_come_last() -> None:
     view = three_regions()
     measure(view, 2001, 80)
@@ -234,6 +254,15 @@ def test_brokers_of_a_region_take_turns_as_first_candidate() -> None:
     chosen = [router.candidates() for _ in range(3)]
     assert {candidates[0].id for candidates in chosen} == {1001, 1002, 1003}
     assert all(candidates[3].id == 2001 for candidates in chosen)
+
+
+def test_a_broker_of_another_region_is_among_those_to_try_however_many_the_first_one_has() -> None:
+    view = RegionView([region("us", 1, brokers=6), region("eu", 2)])
+    for broker in (*range(1001, 1007), 2001):
+        measure(view, broker, 1)
+    router = Router(view, monotonic_ns=lambda: 0)
+    assert {router.candidates()[-1].id for _ in range(6)} == {2001}
+    assert len(router.candidates("us")) == 4
 
 
 def test_what_is_gathered_goes_to_one_broker_for_a_moment_and_then_to_the_next_one() -> None:

@@ -8,50 +8,47 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
 
 from loadtest.bench import (
-    active,
-    batched,
     calls,
     groups,
     idle,
     links,
     live,
+    loads,
     native,
     opening,
     resolve,
-    single,
     sla,
     sockets,
     storage,
-    tls,
     trace_readers,
     traced,
     tracing,
     viewers,
 )
-from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
+from loadtest.bench.machine import add_directory, describe, disk_of
+from loadtest.bench.mesh_asks import loop_stalls
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
 PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
-    "batched": batched.run,
-    "paced": batched.run_paced,
-    "single": single.run,
+    "batched": loads.run_batched,
+    "paced": loads.run_paced,
+    "single": loads.run_single,
     "native": native.run,
     "calls": calls.run,
     "resolve": resolve.run,
     "groups": groups.run,
-    "active": active.run,
-    "mirror": single.run,
+    "active": loads.run_active,
+    "mirror": loads.run_single,
     "idle": idle.run,
     "sockets": sockets.run,
-    "tls": tls.run,
+    "tls": loads.run_tls,
     "live": live.run,
     "readers": trace_readers.run,
     "viewers": viewers.run,
@@ -96,32 +93,17 @@ async def measure(directory: Path, parts: list[str]) -> None:
                 print(line, flush=True)
 
 
-def loop_stalls(mesh: MeshProcess) -> list[str]:
-    """Return how often since their start, and for how long at most, the event loops of the brokers were held."""
-    lines = []
-    for region in mesh.endpoints["regions"]:
-        counts = batched.metric(mesh, region, "georelay_loop_stalls_total")
-        longest = batched.metric(mesh, region, "georelay_loop_stall_seconds_max")
-        lines.append(
-            f"  event loops of {region}: {', '.join(f'{count:.0f}' for count in counts)} turns over 5 ms, "
-            f"the longest {max(longest) * 1e3:.1f} ms (other processes' turns on the CPU are among them)"
-        )
-    return lines
-
-
 def main() -> int:
     """Run the benchmarks; 2 for a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"{', '.join((*PARTS, *ALONE))}; default: all of them")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    add_directory(parser)
     options = parser.parse_args()
     parts = options.parts or [*PARTS, *ALONE]
     unknown = set(parts) - {*PARTS, *ALONE}
     if unknown:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
-    if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
-        parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
-    with scratch_directory("georelay-bench-", options.directory) as scratch:
+    with scratch_directory("georelay-bench-", disk_of(parser, options)) as scratch:
         uvloop.run(measure(scratch, parts))
     return 0
 

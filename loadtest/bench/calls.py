@@ -11,20 +11,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from loadtest.bench import client_process
-from loadtest.bench.batched import create_topic, metric, sync_count
-from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.bench.client_process import ClientProcess, ask
+from loadtest.bench.cluster import clusters_of
+from loadtest.bench.figures_core import latency
+from loadtest.bench.machine import Meter, add_directory, disk_of
+from loadtest.bench.mesh_asks import SYNCS, create_topic, metric, pids_of
+from loadtest.bench.schedule_core import NS_PER_S
 from loadtest.mesh_process import MeshProcess
-from loadtest.quantile_core import quantile
 from loadtest.scratch import scratch_directory
 
 RATE_PER_SECOND: Final = 300
@@ -33,6 +35,7 @@ RUNS: Final = 3
 PARTITIONS: Final = 3
 WARM_UP_SECONDS: Final = 2
 AFTER_SECONDS: Final = 3
+WRITES: Final = "georelay_log_writes_total"
 
 _Costs: TypeAlias = dict[str, list[float]]  # by process: ms per call, of each run
 
@@ -51,7 +54,10 @@ def compare(meshes: Mapping[str, MeshProcess], *, rate: int, seconds: int, runs:
         create_topic(mesh, "calls", PARTITIONS)
     time.sleep(AFTER_SECONDS)
     for name, mesh in meshes.items():
-        lines.append(f"{name} CPU without calls: {_resting(_pids(mesh))}".strip())
+        resting = Meter(_pids(mesh))
+        time.sleep(AFTER_SECONDS)
+        shares = ", ".join(f"{process} {resting.share(process):.1%}" for process in resting.pids)
+        lines.append(f"{name} CPU without calls: {shares}".strip())
         _paced(mesh.endpoints["gateway"]["grpc"][0], rate, WARM_UP_SECONDS, {}, defaultdict(list))
     for number in range(runs):
         for name in list(meshes)[:: -1 if number % 2 else 1]:
@@ -65,61 +71,57 @@ def compare(meshes: Mapping[str, MeshProcess], *, rate: int, seconds: int, runs:
 
 
 def _pids(mesh: MeshProcess) -> dict[str, int]:
-    return {name: mesh.pid_of(name) for name in ("gateway", "us-1", "us-2", "us-3")}
+    return {"gateway": mesh.pid_of("gateway"), **pids_of(mesh)}
 
 
 def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
-    kafka = mesh.endpoints["regions"]["us"]["kafka"][0]
-    reader = client_process.start(
-        "loadtest.bench.kafka_client", "consume", kafka, "calls", PARTITIONS, WARM_UP_SECONDS + seconds + AFTER_SECONDS
-    )
-    time.sleep(WARM_UP_SECONDS)
-    syncs, writes = sync_count(mesh), _writes(mesh)
-    watch = IdleWatch()
-    watch.start()
+    reader = clusters_of(mesh)["us"].client("consume", _order(mesh, rate * seconds, WARM_UP_SECONDS + seconds))
+    reader.said()
+    syncs, writes = _counted(mesh, SYNCS), _counted(mesh, WRITES)
+    meter = Meter({})
     outcome = _paced(mesh.endpoints["gateway"]["grpc"][0], rate, seconds, _pids(mesh), costs)
-    idle = watch.share()
+    idle = meter.idle()
     answered = max(1, outcome["ok"])
-    syncs, writes = (sync_count(mesh) - syncs) / answered, (_writes(mesh) - writes) / answered
-    rows = [latency for _, latency in client_process.answer(reader)["rows"]]
+    syncs, writes = (_counted(mesh, SYNCS) - syncs) / answered, (_counted(mesh, WRITES) - writes) / answered
+    delivered = latency([tuple(row) for row in reader.result()["rows"]])
     return (
         f"{outcome['due']} calls at {rate}/s, {outcome['answers']}, answered p50 {outcome['p50_ms']:.1f} ms, "
-        f"p99 {outcome['p99_ms']:.1f} ms; {len(rows)} delivered p50 {quantile(rows, 0.5) / 1e6:.1f} ms, "
-        f"p99 {quantile(rows, 0.99) / 1e6:.1f} ms; per call {syncs:.2f} syncs, {writes:.2f} writes (3 brokers); "
+        f"p99 {outcome['p99_ms']:.1f} ms; {delivered.count} delivered p50 {delivered.p50_ms:.1f} ms, "
+        f"p99 {delivered.p99_ms:.1f} ms; per call {syncs:.2f} syncs, {writes:.2f} writes (3 brokers); "
         f"idle CPU {idle:.0%}" + "".join(f"; {code}: {text}" for code, text in outcome["said"].items())
     )
 
 
-def _resting(pids: Mapping[str, int]) -> str:
-    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    time.sleep(AFTER_SECONDS)
-    return ", ".join(f"{name} {(cpu_seconds(pid) - before[name]) / AFTER_SECONDS:.1%}" for name, pid in pids.items())
+def _order(mesh: MeshProcess, expected: int, seconds: int) -> dict[str, Any]:
+    end_ns = time.monotonic_ns() + (seconds + 3 * AFTER_SECONDS) * NS_PER_S
+    servers = ",".join(mesh.endpoints["regions"]["us"]["kafka"])
+    told = {"servers": servers, "topics": ["calls"], "end_ns": end_ns}
+    return told | {"expected": expected, "reader": {"partitions": PARTITIONS}}
 
 
-def _writes(mesh: MeshProcess) -> float:
-    return sum(metric(mesh, "us", "georelay_log_writes_total"))
+def _counted(mesh: MeshProcess, name: str) -> float:
+    return sum(metric(mesh, "us", name))
 
 
 def _floor(rate: int, seconds: int, costs: _Costs) -> None:
-    echo = client_process.start("loadtest.bench.calls_client", "echo")
+    echo = ClientProcess("loadtest.bench.calls_client", "echo")
     relay = None
     try:
-        relay = client_process.start("loadtest.bench.calls_client", "relay", client_process.said(echo))
-        _paced(client_process.said(relay), rate, seconds, {"relay": relay.pid, "echo": echo.pid}, costs)
+        relay = ClientProcess("loadtest.bench.calls_client", "relay", echo.said())
+        _paced(relay.said(), rate, seconds, {"relay": relay.pid, "echo": echo.pid}, costs)
     finally:
         for process in (relay, echo):
             if process is not None:
-                process.terminate()
-                process.wait()
+                process.stop()
 
 
 def _paced(address: str, rate: int, seconds: int, pids: Mapping[str, int], costs: _Costs) -> dict[str, Any]:
     """Let a client call for so long; add what each process took per call that was answered, in ms, to `costs`."""
-    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    outcome: dict[str, Any] = client_process.ask("loadtest.bench.calls_client", "call", address, "calls", rate, seconds)
+    meter = Meter(pids)
+    outcome: dict[str, Any] = ask("loadtest.bench.calls_client", "call", address, "calls", rate, seconds)
     answered = max(1, outcome["ok"])
-    for name, pid in pids.items():
-        costs[name].append((cpu_seconds(pid) - before[name]) * 1e3 / answered)
+    for name in pids:
+        costs[name].append(meter.cpu_s(name) * 1e3 / answered)
     costs["client"].append(outcome["cpu_s"] * 1e3 / answered)
     return outcome
 
@@ -129,13 +131,8 @@ def _table(costs: Mapping[str, list[float]]) -> str:
     sums = [sum(row) for row in zip(*servers, strict=True)]
     rows = [*costs.items(), ("all but the client", sums)]
     return "; ".join(
-        f"{name} {_median(column):.2f} ({', '.join(f'{one:.2f}' for one in column)})" for name, column in rows
+        f"{name} {statistics.median(column):.2f} ({', '.join(f'{one:.2f}' for one in column)})" for name, column in rows
     )
-
-
-def _median(column: Iterable[float]) -> float:
-    ordered = sorted(column)
-    return ordered[len(ordered) // 2]
 
 
 async def _measure(directory: Path, options: argparse.Namespace) -> None:
@@ -157,9 +154,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--no-floor", action="store_true", help="do not measure what gRPC alone costs")
     parser.add_argument("--old", type=Path, help="a checkout, made ready by `make setup`, to measure in turn with this")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    add_directory(parser)
     options = parser.parse_args()
-    with scratch_directory("georelay-calls-", options.directory) as scratch:
+    with scratch_directory("georelay-calls-", disk_of(parser, options)) as scratch:
         asyncio.run(_measure(scratch, options))
     return 0
 

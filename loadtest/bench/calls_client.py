@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from loadtest.bench.kafka_client import PADDING
+from loadtest.bench.schedule_core import Load
 from loadtest.quantile_core import quantile
 
 METHOD: Final = "/broker.Broker/Publish"
@@ -28,9 +28,9 @@ TICK_S: Final = 0.002
 OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
 
 
-def request_of(topic: str, due_ns: int) -> bytes:
+def request_of(load: Load, number: int, due_ns: int) -> bytes:
     """Return a broker.PublishRequest; by hand, so that a relay and an echo need no contract."""
-    name, body = topic.encode(), b"%020d" % due_ns + PADDING
+    name, body = load.topic(number).encode(), load.value(due_ns, number)
     return b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(body)]) + body
 
 
@@ -39,13 +39,14 @@ async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, A
     answers: Counter[str] = Counter()
     said: dict[str, str] = {}
     latencies_ns: list[int] = []
+    load = Load(topics=[topic], rate_per_s=rate, seconds=seconds)
     open_calls: set[asyncio.Task[None]] = set()
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         publish = channel.unary_unary(METHOD)
 
-        async def one(due_ns: int) -> None:
+        async def one(number: int, due_ns: int) -> None:
             try:
-                await publish(request_of(topic, due_ns), timeout=DEADLINE_S)
+                await publish(request_of(load, number, due_ns), timeout=DEADLINE_S)
                 answers["ok"] += 1
                 latencies_ns.append(time.monotonic_ns() - due_ns)
             except grpc.aio.AioRpcError as error:
@@ -56,17 +57,17 @@ async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, A
         await channel.channel_ready()
         loop = asyncio.get_running_loop()
         cpu_from, began_ns = time.process_time(), time.monotonic_ns()
-        for number in range(rate * seconds):
-            due_ns = began_ns + number * 1_000_000_000 // rate
+        for number in range(load.count):
+            due_ns = load.due_ns(began_ns, number)
             while time.monotonic_ns() < due_ns:
                 await asyncio.sleep(max(TICK_S / 2, (due_ns - time.monotonic_ns()) / 1e9))
-            task = loop.create_task(one(due_ns))
+            task = loop.create_task(one(number, due_ns))
             open_calls.add(task)
             task.add_done_callback(open_calls.discard)
         await asyncio.gather(*open_calls)
         cpu_s = time.process_time() - cpu_from
     return {
-        "due": rate * seconds,
+        "due": load.count,
         "ok": answers["ok"],
         "answers": ", ".join(f"{count} {what}" for what, count in answers.most_common()),
         "said": said,

@@ -8,7 +8,6 @@ both alike. The clients are those of this checkout for both.
 
 Parts: `rates`, single records at each of --rates; `active`, 1,000 partitions with one record per second each;
 `highest`, the highest rate of single records whose p99 is at most 50 ms; `batched`, as fast as two producers can.
-
 CPU is user and system time of the broker processes with all their threads, an idle second of theirs included;
 context switches are theirs. With `--system-calls`, and where `perf` may count them, one more run of each rate counts
 the system calls of the brokers.
@@ -22,37 +21,36 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import uvloop
 
-from loadtest.bench import active
-from loadtest.bench.batched import VALUE_BYTES, Way, create_topic, in_turns
-from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, context_switches, cpu_seconds, describe, file_system
-from loadtest.bench.single import SETTLE_SECONDS, TOPICS, WARM_UP_SECONDS, Figure, run_once
+from loadtest.bench import loads
+from loadtest.bench.machine import Meter, add_directory, describe, disk_of
+from loadtest.bench.measured import START_S, WARM_S, Figures, in_turns, measure
+from loadtest.bench.mesh_asks import pids_of
+from loadtest.bench.schedule_core import Load
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
-T = TypeVar("T")
-
-REGION = "us"
 RATES_PER_SECOND = (100, 300, 1_000, 3_000)
 PAIRS = 5
-SECONDS = 10
 IDLE_SECONDS = 10
-TOPIC_NAMES = [f"single-{number}" for number in range(TOPICS)]
-
-ACTIVE_SETTLE_SECONDS = 15  # of 1,000 new partitions
 LADDER_PER_SECOND = (500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000)
 HELD_P99_MS_MAX = 50
-BATCHED_BYTES = (VALUE_BYTES, 1_024)
+BATCHED_BYTES = (100, 1_024)
+SINGLE = {  # figures of a rate
+    "CPU s per 100,000 records": "cpu_s_per_100k",
+    "context switches per record": "switches",
+    "publish->deliver p50 ms": "p50_ms",
+    "p99 ms": "p99_ms",
+    "p99.9 ms": "p999_ms",
+}
 
-Pair = tuple[Figure, Figure]  # old, new
 Meshes = Mapping[str, MeshProcess]  # by "old" and "new"
+Found = Mapping[str, Sequence[Mapping[str, Figures]]]  # the same: runs, by region
 
 
 async def _compare(directory: Path, options: argparse.Namespace) -> None:
@@ -62,16 +60,12 @@ async def _compare(directory: Path, options: argparse.Namespace) -> None:
     for name, checkout in checkouts.items():
         print(f"{name}: {revision(checkout)}")
     print(
-        f"{options.regions}, {options.brokers} brokers each, single records of 100 B over {TOPICS} topics, fsync on; "
-        f"medians of {options.pairs} pairs"
+        f"{options.regions}, {options.brokers} brokers each, single records of 100 B over {len(loads.TOPICS)} topics, "
+        f"fsync on; medians of {options.pairs} pairs"
     )
+    shape = {"regions": options.regions, "brokers_per_region": options.brokers}
     meshes = {
-        name: MeshProcess(
-            directory / name,
-            regions=options.regions,
-            brokers_per_region=options.brokers,
-            checkout=checkout.resolve(),
-        )
+        name: MeshProcess(directory / name, checkout=checkout.resolve(), **shape)
         for name, checkout in checkouts.items()
     }
     async with meshes["old"], meshes["new"]:
@@ -80,9 +74,7 @@ async def _compare(directory: Path, options: argparse.Namespace) -> None:
 
 def _measure(meshes: Meshes, options: argparse.Namespace) -> None:
     for mesh in meshes.values():
-        for topic in TOPIC_NAMES:
-            create_topic(mesh, topic, 1)
-    time.sleep(SETTLE_SECONDS)
+        loads.prepare(mesh, loads.single_load())
     for part in options.parts:
         for line in PARTS[part](meshes, options):
             print(line, flush=True)
@@ -91,54 +83,53 @@ def _measure(meshes: Meshes, options: argparse.Namespace) -> None:
 def _rates(meshes: Meshes, options: argparse.Namespace) -> Iterator[str]:
     yield from _idle(meshes)
     for rate in options.rates:
-
-        def run(name: str, rate: int = rate) -> dict[str, Figure]:
-            return _run(meshes[name], rate, options.seconds)
-
-        for mesh in meshes.values():  # connections, first segments, warm caches
-            _run(mesh, rate, seconds=2)
-        yield from _lines_of_regions(rate, _pairs(options, run))
+        _warm_up(meshes, loads.single_load(rate, seconds=2))
+        yield from _lines_of_regions(f"{rate}/s", _turns(meshes, loads.single_load(rate, options.seconds), options))
         if options.system_calls:
             counts = [_system_calls(mesh, rate, options.seconds) for mesh in meshes.values()]
             yield f"  system calls per record: {counts[0]:.1f} -> {counts[1]:.1f}"
 
 
 def _active(meshes: Meshes, options: argparse.Namespace) -> Iterator[str]:
+    load = loads.active_load(options.seconds)
     for mesh in meshes.values():
-        create_topic(mesh, "active", active.PARTITIONS)
-    time.sleep(ACTIVE_SETTLE_SECONDS)
-
-    def run(name: str) -> dict[str, Figure]:
-        figures, _ = run_once(meshes[name], ["active"], partitions=active.PARTITIONS, seconds=options.seconds)
-        return figures
-
-    for name in meshes:
-        run(name)  # first segments
-    yield f"{active.PARTITIONS:,} active partitions:"
-    yield from _lines_of_regions(active.PARTITIONS, _pairs(options, run))
+        loads.prepare(mesh, load)
+    _warm_up(meshes, load)
+    yield from _lines_of_regions(f"{loads.ACTIVE_PARTITIONS:,} active partitions", _turns(meshes, load, options))
 
 
 def _highest(meshes: Meshes, options: argparse.Namespace) -> Iterator[str]:
-    def held(name: str) -> int:
-        highest = 0
-        for rate in LADDER_PER_SECOND:
-            if not 0 < _run(meshes[name], rate, options.seconds)[REGION].p99_ms <= HELD_P99_MS_MAX:
-                break
-            highest = rate
-        return highest
+    pairs = []
+    for number in range(options.pairs):
+        names = ("new", "old") if number % 2 else ("old", "new")
+        held = {name: _held(meshes[name], options.seconds) for name in names}
+        pairs.append((held["old"], held["new"]))
+    yield _line(f"highest single records/s with p99 <= {HELD_P99_MS_MAX} ms", pairs)
 
-    yield _line(f"highest single records/s with p99 <= {HELD_P99_MS_MAX} ms", _pairs(options, held))
+
+def _held(mesh: MeshProcess, seconds: int) -> int:
+    highest = 0
+    for rate in LADDER_PER_SECOND:
+        if not 0 < _p99_ms(mesh, rate, seconds) <= HELD_P99_MS_MAX:
+            break
+        highest = rate
+    return highest
+
+
+def _p99_ms(mesh: MeshProcess, rate: int, seconds: int) -> float:
+    figures, _ = measure(loads.of(mesh, loads.single_load(rate, seconds)))
+    return float(figures[loads.HOME]["p99_ms"])
 
 
 def _batched(meshes: Meshes, options: argparse.Namespace) -> Iterator[str]:
     for value_bytes in BATCHED_BYTES:
-        topic = f"batched-{value_bytes}"
-        ways = [Way(label=name, mesh=mesh, topic=topic, value_bytes=value_bytes) for name, mesh in meshes.items()]
-        old, new = in_turns(ways, options.pairs)
+        load = loads.batches(f"batched-{value_bytes}", value_bytes=value_bytes)
+        for mesh in meshes.values():
+            loads.prepare(mesh, load)
+        found = _turns(meshes, load, options)
         yield f"batched, {value_bytes} B, as fast as two producers can:"
-        yield _line("records/s", [(a.records_per_s, b.records_per_s) for a, b in zip(old, new, strict=True)], digits=0)
-        cpu_s = [(a.cpu_s, b.cpu_s) for a, b in zip(old, new, strict=True)]
-        yield _line("CPU s per 100,000 records", cpu_s, digits=3)
+        yield _line("records/s", _pairs(found, loads.HOME, "records_per_s"), digits=0)
+        yield _line("CPU s per 100,000 records", _pairs(found, loads.HOME, "cpu_s_per_100k"), digits=3)
 
 
 PARTS: dict[str, Callable[[Meshes, argparse.Namespace], Iterator[str]]] = {
@@ -149,58 +140,42 @@ PARTS: dict[str, Callable[[Meshes, argparse.Namespace], Iterator[str]]] = {
 }
 
 
-def _idle(meshes: Meshes) -> list[str]:
-    lines = []
+def _idle(meshes: Meshes) -> Iterator[str]:
     for name, mesh in meshes.items():
-        pids = _pids(mesh)
-        cpu_s, switches = sum(map(cpu_seconds, pids)), sum(map(context_switches, pids))
+        meter = Meter(pids_of(mesh))
         time.sleep(IDLE_SECONDS)
-        cpu = (sum(map(cpu_seconds, pids)) - cpu_s) / IDLE_SECONDS / len(pids)
-        a_second = (sum(map(context_switches, pids)) - switches) / IDLE_SECONDS / len(pids)
-        lines.append(f"{name}, nothing to do: {cpu:.1%} of a core and {a_second:.0f} context switches/s per broker")
-    return lines
+        count = len(meter.pids)
+        cores, switches = meter.share() / count, meter.switches() / meter.seconds / count
+        yield f"{name}, nothing to do: {cores:.1%} of a core and {switches:.0f} context switches/s per broker"
 
 
-def _pids(mesh: MeshProcess) -> list[int]:
-    regions = mesh.endpoints["regions"]
-    return [mesh.pid_of(f"{name}-{number + 1}") for name in regions for number in range(len(regions[name]["kafka"]))]
+def _warm_up(meshes: Meshes, load: Load) -> None:
+    """Open connections and first segments, and fill caches."""
+    for mesh in meshes.values():
+        measure(loads.of(mesh, load))
 
 
-def _pairs(options: argparse.Namespace, run: Callable[[str], T]) -> list[tuple[T, T]]:
-    """Run "old" and "new" in turn, in another order with every pair."""
-    pairs = []
-    for number in range(options.pairs):
-        names = ("new", "old") if number % 2 else ("old", "new")
-        outcomes = {name: run(name) for name in names}
-        pairs.append((outcomes["old"], outcomes["new"]))
-    return pairs
+def _turns(meshes: Meshes, load: Load, options: argparse.Namespace) -> Found:
+    return in_turns({name: loads.of(mesh, load) for name, mesh in meshes.items()}, options.pairs)
 
 
-def _run(mesh: MeshProcess, rate: int, seconds: int) -> dict[str, Figure]:
-    figures, _ = run_once(mesh, TOPIC_NAMES, partitions=1, seconds=seconds, rate_per_second=rate)
-    return figures
+def _pairs(found: Found, region: str, name: str) -> list[tuple[float, float]]:
+    """Return a figure of old and new, for each pair of runs that were neighbours."""
+    return [(old[region][name], new[region][name]) for old, new in zip(found["old"], found["new"], strict=True)]
 
 
-def _lines_of_regions(rate: int, pairs: Sequence[tuple[Mapping[str, Figure], Mapping[str, Figure]]]) -> Iterator[str]:
-    home, *mirrors = pairs[0][0]
-    yield from lines_of(rate, [(old[home], new[home]) for old, new in pairs])
+def _lines_of_regions(what: str, found: Found) -> Iterator[str]:
+    """Yield what a load costs at home, and by what mirrors are later."""
+    home, *mirrors = found["old"][0]
+    yield f"{what}:"
+    for title, name in SINGLE.items():
+        yield _line(title, _pairs(found, home, name))
     for region in mirrors:
         yield f"  in {region}, above {home}:"
-        for what in ("p50_ms", "p99_ms"):
-            above = [[getattr(side[region], what) - getattr(side[home], what) for side in pair] for pair in pairs]
-            yield _line(what.replace("_", " "), above)
-
-
-def lines_of(rate: int, pairs: Sequence[Pair]) -> list[str]:
-    """Return the report lines of one rate: medians of both, and the median of the ratios of each pair."""
-    rows = {
-        "CPU s per 100,000 records": [[figure.cpu / rate * 1e5 for figure in pair] for pair in pairs],
-        "context switches per record": [[figure.switches for figure in pair] for pair in pairs],
-        "publish->deliver p50 ms": [[figure.p50_ms for figure in pair] for pair in pairs],
-        "p99 ms": [[figure.p99_ms for figure in pair] for pair in pairs],
-        "p99.9 ms": [[figure.p999_ms for figure in pair] for pair in pairs],
-    }
-    return [f"{rate}/s:", *(_line(what, values) for what, values in rows.items())]
+        for name in ("p50_ms", "p99_ms"):
+            both = zip(_pairs(found, region, name), _pairs(found, home, name), strict=True)
+            above = [(mirror[0] - at[0], mirror[1] - at[1]) for mirror, at in both]
+            yield _line(name.replace("_", " "), above)
 
 
 def _line(what: str, values: Sequence[Sequence[float]], *, digits: int = 1) -> str:
@@ -213,12 +188,12 @@ def _line(what: str, values: Sequence[Sequence[float]], *, digits: int = 1) -> s
 
 def _system_calls(mesh: MeshProcess, rate: int, seconds: int) -> float:
     """Return the system calls of the brokers per record of one more run. Raises RuntimeError when perf may not look."""
-    pids = ",".join(map(str, _pids(mesh)))
-    wait_ms = (SETTLE_SECONDS + WARM_UP_SECONDS) * 1_000  # until the load is steady
+    pids = ",".join(map(str, pids_of(mesh).values()))
+    wait_ms = int(START_S + WARM_S) * 1_000  # until the load is steady
     command = ["perf", "stat", "-x", ",", "-D", str(wait_ms), "-e", "raw_syscalls:sys_enter", "-p", pids]
     command += ["--", "sleep", str(wait_ms // 1_000 + seconds - 1)]
     counting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    _run(mesh, rate, seconds)
+    measure(loads.of(mesh, loads.single_load(rate, seconds + START_S)))
     _, said = counting.communicate(timeout=60)
     first = next((line for line in said.splitlines() if "sys_enter" in line), "").partition(",")[0].strip()
     if counting.returncode or not first.isdecimal():
@@ -242,26 +217,24 @@ def main() -> int:
     parser.add_argument("old", type=Path, help="a checkout made ready by `make setup`")
     parser.add_argument("new", type=Path, nargs="?", default=here, help="another one; default: this")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rates"], help="default: rates")
-    parser.add_argument("--regions", default=REGION, help="names, with commas; the first is the home, us")
+    parser.add_argument("--regions", default=loads.HOME, help="names, with commas; the first is the home, us")
     parser.add_argument("--brokers", type=int, default=3, help="of each region")
     parser.add_argument("--rates", type=int, nargs="+", default=RATES_PER_SECOND, help="records per second")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="runs of each checkout and rate")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="of one run, from 3")
+    parser.add_argument("--seconds", type=int, default=loads.SECONDS, help="of one run, from 3")
     parser.add_argument("--system-calls", action="store_true", help="count them too, with perf")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    add_directory(parser)
     options = parser.parse_args()
     for checkout in (options.old, options.new):
         if not (checkout / ".venv" / "bin" / "python").exists():
             parser.error(f"{checkout} has no .venv: run `make setup` there")
     if options.pairs < 1 or options.seconds < 3 or min(options.rates) < 1:
         parser.error("--pairs and --rates are from 1, --seconds from 3")
-    if options.regions.split(",")[0] != REGION or ("batched" in options.parts and options.brokers != 3):
-        parser.error(f"the first of --regions is {REGION}; batched needs --brokers 3")
+    if options.regions.split(",")[0] != loads.HOME:
+        parser.error(f"the first of --regions is {loads.HOME}")
     if options.system_calls and shutil.which("perf") is None:
         parser.error("--system-calls needs the program perf")
-    if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
-        parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
-    with scratch_directory("georelay-compared-", options.directory) as scratch:
+    with scratch_directory("georelay-compared-", disk_of(parser, options)) as scratch:
         uvloop.run(_compare(scratch, options))
     return 0
 

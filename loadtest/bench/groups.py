@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from georelay.client.broker_connection import BrokerConnection
 from georelay.wire.api import ApiKey
 from georelay.wire.group_membership import FindCoordinatorRequest
 from georelay.wire.group_offsets import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from loadtest.bench import single
-from loadtest.bench.batched import create_topic
-from loadtest.bench.machine import cpu_seconds
+from loadtest.bench import loads
+from loadtest.bench.cluster import clusters_of
+from loadtest.bench.machine import Meter
+from loadtest.bench.measured import WARM_S, Way, in_turns, report
+from loadtest.bench.mesh_asks import pids_of
+from loadtest.bench.schedule_core import Load
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
 
@@ -27,6 +30,7 @@ TOPIC: Final = "bench-groups"
 PARTITIONS: Final = 12
 MEMBERS: Final = 3
 RUNS: Final = 3
+SECONDS: Final = 10
 COMMITS: Final = 1_000  # of each run, however many groups commit
 GROUPS_AT_ONCE: Final = 24
 IDLE_SECONDS: Final = 5
@@ -43,35 +47,24 @@ class _Cost(NamedTuple):
 
 def run(mesh: MeshProcess, *, runs: int = RUNS) -> list[str]:
     """Return report lines: medians of `runs` runs each."""
-    create_topic(mesh, TOPIC, PARTITIONS)
-    time.sleep(single.SETTLE_SECONDS)
-    return [*_latency(mesh, runs), *asyncio.run(_commits(mesh, runs))]
-
-
-def _latency(mesh: MeshProcess, runs: int) -> list[str]:
+    load = Load(topics=[TOPIC], rate_per_s=1_000, seconds=WARM_S + SECONDS, partitions=PARTITIONS)
+    loads.prepare(mesh, load)
+    shares = [{"share": share, "of": MEMBERS, "sharers": MEMBERS} for share in range(MEMBERS)]
+    member = {"role": "member", "group": TOPIC, "commit_ms": 1_000, "sharers": MEMBERS}
     ways = {
-        "no group, no commits": f"{MEMBERS} consumers by assignment, no commits",
-        "group": f"group of {MEMBERS} members, each committing once per second",
+        f"{MEMBERS} consumers by assignment, no commits": Way(places=clusters_of(mesh), load=load, readers=shares),
+        f"group of {MEMBERS}, each commits once per second": Way(
+            places=clusters_of(mesh), load=load, readers=[member] * MEMBERS
+        ),
     }
-    figures: dict[str, list[single.Figure]] = {way: [] for way in ways}
-    notes = []
-    for number in range(runs):
-        for way in ways:
-            readers: list[single.Reader] = [
-                ("member", number) if way == "group" else ("consume", share, MEMBERS) for share in range(MEMBERS)
-            ]
-            found, note = single.run_once(mesh, [TOPIC], partitions=PARTITIONS, seconds=single.SECONDS, readers=readers)
-            figures[way].append(found["us"])
-            notes.append(f"  {way}: {note}")
-    what = single.what([TOPIC], PARTITIONS)
-    return [*(single.line_of(f"{what}, {text}", figures[way]) for way, text in ways.items()), *notes]
+    return [*report(in_turns(ways, runs)), *asyncio.run(_commits(mesh, runs))]
 
 
 async def _commits(mesh: MeshProcess, runs: int) -> list[str]:
-    pids = [mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
-    before = sum(map(cpu_seconds, pids))
+    pids = pids_of(mesh)
+    resting = Meter(pids)
     await asyncio.sleep(IDLE_SECONDS)
-    idle_cpu = (sum(map(cpu_seconds, pids)) - before) / IDLE_SECONDS
+    idle_cpu = resting.share()
     committers = [
         await _Committer.connect(mesh.endpoints["regions"]["us"]["kafka"], f"commits-{number}")
         for number in range(GROUPS_AT_ONCE)
@@ -100,14 +93,16 @@ def _line_of(groups: int, partitions: int, costs: Sequence[_Cost]) -> str:
     )
 
 
-async def _measure(committers: Sequence[_Committer], partitions: int, pids: list[int], idle_cpu: float) -> _Cost:
+async def _measure(
+    committers: Sequence[_Committer], partitions: int, pids: Mapping[str, int], idle_cpu: float
+) -> _Cost:
     """Commit COMMITS times in all."""
     each = COMMITS // len(committers)
-    began, before = time.monotonic(), sum(map(cpu_seconds, pids))
+    meter = Meter(pids)
     took_ns = [
         row for rows in await asyncio.gather(*(one.commit(each, partitions) for one in committers)) for row in rows
     ]
-    used = sum(map(cpu_seconds, pids)) - before - idle_cpu * (time.monotonic() - began)
+    used = meter.cpu_s() - idle_cpu * meter.seconds
     return _Cost(used / len(took_ns) * 1e3, quantile(took_ns, 0.5, none=0) / 1e6, quantile(took_ns, 0.99, none=0) / 1e6)
 
 

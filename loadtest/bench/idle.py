@@ -1,7 +1,7 @@
-"""What a mesh costs while nobody uses it.
+"""What a mesh costs while nobody uses it: a table of meshes and numbers of partitions.
 
-`python -m loadtest.bench idle` measures a region of three. `python -m loadtest.bench.idle` prints a table of meshes and
-numbers of partitions, for one checkout or, with --checkout twice, for two that are measured in turn.
+`python -m loadtest.bench idle` measures a region of three. `python -m loadtest.bench.idle` measures several meshes, for
+one checkout or, with --checkout twice, for two that are measured in turn.
 """
 
 from __future__ import annotations
@@ -9,99 +9,59 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.bench.batched import create_topic
-from loadtest.bench.machine import IdleWatch, context_switches, cpu_seconds, resident_mib
+from loadtest.bench.machine import Meter, add_directory
+from loadtest.bench.mesh_asks import create_topic, pids_of
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
-PARTITIONS = 1_000
 SETTLE_SECONDS = 15
-SECONDS = 10
+SECONDS = 20
 REGIONS = ("us", "eu", "ap")
 GATEWAY = "gateway"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Of one process in a second: CPU as a share of a core, threads that gave up a core; and its memory."""
-
-    cpu: float
-    switches: float
-    resident_mib: float
-
-
-def run(mesh: MeshProcess, *, partitions: int = PARTITIONS) -> list[str]:
-    """Return report lines: CPU and memory per broker of the region."""
-    pids = [mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
-    time.sleep(SETTLE_SECONDS)  # what a broker takes once, whatever it holds
-    memory_before = [resident_mib(pid) for pid in pids]
-    create_topic(mesh, "idle", partitions)
-    time.sleep(SETTLE_SECONDS)
-    costs = [*_costs(pids, SECONDS)]
-    grown = [(cost.resident_mib - then) * 1024 / partitions for cost, then in zip(costs, memory_before, strict=True)]
-    return [
-        f"{partitions} idle partitions: CPU per broker {', '.join(f'{cost.cpu:.1%}' for cost in costs)} of a core; "
-        f"memory per broker {', '.join(f'{cost.resident_mib:.0f}' for cost in costs)} MiB "
-        f"({', '.join(f'{kib:.0f}' for kib in grown)} KiB per partition more than without them)"
-    ]
-
-
-def _costs(pids: Sequence[int], seconds: float) -> Iterator[Cost]:
-    """Yield what each process costs, measured over the same seconds."""
-    before = [(cpu_seconds(pid), context_switches(pid)) for pid in pids]
-    began = time.monotonic()
-    time.sleep(seconds)
-    took = time.monotonic() - began
-    for pid, (cpu, switches) in zip(pids, before, strict=True):
-        yield Cost(
-            cpu=(cpu_seconds(pid) - cpu) / took,
-            switches=(context_switches(pid) - switches) / took,
-            resident_mib=resident_mib(pid),
-        )
-
-
-def line_of(name: str, partitions: int, brokers: Sequence[Cost], gateway: Cost, idle: float) -> str:
-    """Return one row of the table; `idle` is the share of the machine's CPU that nobody used meanwhile."""
-    count = len(brokers)
-    return (
-        f"| {name} | {partitions:,} | {sum(cost.cpu for cost in brokers) / count:.1%} "
-        f"| {max(cost.cpu for cost in brokers):.1%} | {sum(cost.resident_mib for cost in brokers) / count:.0f} "
-        f"| {sum(cost.switches for cost in brokers) / count:.0f} | {gateway.cpu:.1%} | {gateway.resident_mib:.0f} "
-        f"| {idle:.0%} |"
-    )
-
-
 HEAD = (
     "| mesh | partitions | CPU per broker | of the busiest | MiB per broker | context switches/s | gateway CPU "
     "| gateway MiB | idle machine |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
-async def measure(directory: Path, name: str, shape: str, options: argparse.Namespace, checkout: Path | None) -> None:
-    """Print the rows of one mesh, such as "3x3", and how long it took to be ready."""
-    regions, brokers = (int(part) for part in shape.split("x"))
-    began = time.monotonic()
-    mesh = MeshProcess(directory, regions=",".join(REGIONS[:regions]), brokers_per_region=brokers, checkout=checkout)
-    async with mesh:
-        ready = f"{name}{shape} ({time.monotonic() - began:.1f} s to ready)"
-        names = [f"{region}-{number + 1}" for region in REGIONS[:regions] for number in range(brokers)]
-        pids = [mesh.pid_of(one) for one in (*names, GATEWAY)]
-        there = 0
-        for partitions in options.partitions:
-            if partitions > there:
-                await asyncio.to_thread(create_topic, mesh, f"idle-{partitions}", partitions - there)
-                there = partitions
-            await asyncio.sleep(options.settle)
-            watch = IdleWatch()
-            watch.start()
-            *costs, gateway = await asyncio.to_thread(lambda: [*_costs(pids, options.seconds)])
-            print(line_of(ready, partitions, costs, gateway, watch.share()), flush=True)
+def run(mesh: MeshProcess) -> list[str]:
+    """Return the table of a mesh without partitions and with a thousand of them."""
+    return [HEAD, *rows(mesh, "1x3", [0, 1_000])]
+
+
+def rows(
+    mesh: MeshProcess,
+    name: str,
+    partitions: Sequence[int],
+    *,
+    settle: float = SETTLE_SECONDS,
+    seconds: float = SECONDS,
+) -> Iterator[str]:
+    """Yield the rows of one mesh, of rising numbers of partitions."""
+    there = 0
+    for count in partitions:
+        if count > there:
+            create_topic(mesh, f"idle-{count}", count - there)
+            there = count
+        time.sleep(settle)
+        meter = Meter(pids_of(mesh) | {GATEWAY: mesh.pid_of(GATEWAY)})
+        time.sleep(seconds)
+        yield line_of(name, count, meter)
+
+
+def line_of(name: str, partitions: int, meter: Meter) -> str:
+    """Return one row of the table: the mean of the brokers and the busiest of them, the gateway, the machine."""
+    brokers = [each for each in meter.pids if each != GATEWAY]
+    cores, count = [meter.share(each) for each in brokers], len(brokers)
+    return (
+        f"| {name} | {partitions:,} | {sum(cores) / count:.1%} | {max(cores):.1%} "
+        f"| {meter.resident_mib(*brokers) / count:.0f} | {meter.switches(*brokers) / meter.seconds / count:.0f} "
+        f"| {meter.share(GATEWAY):.1%} | {meter.resident_mib(GATEWAY):.0f} | {meter.idle():.0%} |"
+    )
 
 
 async def table(options: argparse.Namespace) -> None:
@@ -110,9 +70,23 @@ async def table(options: argparse.Namespace) -> None:
     with scratch_directory("georelay-idle-", options.directory) as scratch:
         for shape in options.meshes:
             for number, checkout in enumerate(options.checkout or [None]):
-                name = "" if checkout is None else f"{checkout.resolve().name} "
-                where = scratch / f"{shape}-{number}"
-                await measure(where, name, shape, options, None if checkout is None else checkout.resolve())
+                await _measure(scratch / f"{shape}-{number}", shape, options, checkout and checkout.resolve())
+
+
+async def _measure(directory: Path, shape: str, options: argparse.Namespace, checkout: Path | None) -> None:
+    """Print the rows of one mesh, such as "3x3", and how long it took to be ready."""
+    regions, brokers = (int(part) for part in shape.split("x"))
+    began = time.monotonic()
+    mesh = MeshProcess(directory, regions=",".join(REGIONS[:regions]), brokers_per_region=brokers, checkout=checkout)
+    async with mesh:
+        of_whom = "" if checkout is None else f"{checkout.name} "
+        name = f"{of_whom}{shape} ({time.monotonic() - began:.1f} s to ready)"
+
+        def measure() -> None:
+            for line in rows(mesh, name, options.partitions, settle=options.settle, seconds=options.seconds):
+                print(line, flush=True)
+
+        await asyncio.to_thread(measure)
 
 
 def main() -> int:
@@ -121,9 +95,9 @@ def main() -> int:
     parser.add_argument("--meshes", nargs="+", default=["1x1", "1x3", "3x3"], metavar="REGIONSxBROKERS")
     parser.add_argument("--partitions", nargs="+", type=int, default=[0, 100, 1_000], help="rising numbers")
     parser.add_argument("--checkout", action="append", type=Path, help="whose code runs; may be repeated")
-    parser.add_argument("--seconds", type=float, default=20, help="that are measured")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that are measured")
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="seconds before")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on a disk")
+    add_directory(parser)
     options = parser.parse_args()
     known = {f"{regions}x{brokers}" for regions in (1, 2, 3) for brokers in (1, 3, 5)}
     if strange := set(options.meshes) - known:

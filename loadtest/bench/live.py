@@ -15,10 +15,15 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import georelay
+from loadtest.bench.sdk_load import consume, publish
+from loadtest.campaign.mesh import NotYet, until
 from loadtest.child_process import end
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
@@ -58,26 +63,27 @@ async def _measure(mesh: MeshProcess, trigger: str, seconds: int) -> str:
             region: await stack.enter_async_context(georelay.connect(mesh.gateway, region=region)) for region in REGIONS
         }
         await connections["us"].admin.create_topic(topic, partitions=3)
-        for connection in connections.values():
-            await _known(connection, topic)
-        delivered = dict.fromkeys(REGIONS, 0)
+        delivered: Counter[str] = Counter()
         for region, connection in connections.items():
-            task = asyncio.create_task(_consume(connection, topic, region, delivered))
+            await until(partial(_known, connection, topic), within_s=END_S_MAX, every_s=SAMPLE_S)
+            task = asyncio.create_task(consume(connection, topic, delivered, region))
             stack.callback(task.cancel)
         began_s = time.monotonic()
         live = _start(mesh, checkpoint, trigger)
         stack.callback(end, live, within_s=60)
-        await _until(lambda: _document(checkpoint).get("state") == "live", START_S_MAX, "the view does not become live")
+        await _until(
+            lambda: _document(checkpoint).get("state") == "live", START_S_MAX, lambda: "the view does not become live"
+        )
         started_s = time.monotonic() - began_s
         warm = _document(checkpoint)["batch"] + WARM_BATCHES
-        await _until(lambda: _document(checkpoint)["batch"] >= warm, START_S_MAX, "no batch comes about")
+        await _until(lambda: _document(checkpoint)["batch"] >= warm, START_S_MAX, lambda: "no batch comes about")
         sampling = asyncio.create_task(_sample(checkpoint, seconds))
-        published = await _publish(connections["us"], topic, seconds)
+        published = await publish(connections["us"], topic, RECORDS_PER_S, seconds)
         ages_ms, batches = await sampling
         await _until(
             lambda: _counted(checkpoint) == dict.fromkeys(REGIONS, published),
             END_S_MAX,
-            lambda: f"of {published} records, {delivered} were delivered and {_counted(checkpoint)} counted",
+            lambda: f"of {published} records, {dict(delivered)} were delivered and {_counted(checkpoint)} counted",
         )
     return (
         f"live view, trigger {trigger}, live {started_s:.0f} s after its start; {published} records in {seconds} s to "
@@ -89,11 +95,8 @@ async def _measure(mesh: MeshProcess, trigger: str, seconds: int) -> str:
 
 
 async def _known(connection: Any, topic: str) -> None:
-    end = time.monotonic() + END_S_MAX
-    while topic not in {found.name for found in await connection.admin.list_topics()}:
-        if time.monotonic() > end:
-            raise RuntimeError(f"topic {topic} does not come to every region")
-        await asyncio.sleep(SAMPLE_S)
+    if topic not in {found.name for found in await connection.admin.list_topics()}:
+        raise NotYet(f"topic {topic} does not come to every region")
 
 
 def _start(mesh: MeshProcess, checkpoint: Path, trigger: str) -> subprocess.Popen[bytes]:
@@ -104,25 +107,6 @@ def _start(mesh: MeshProcess, checkpoint: Path, trigger: str) -> subprocess.Pope
         ],
         stderr=subprocess.DEVNULL,
     )
-
-
-async def _consume(connection: Any, topic: str, region: str, delivered: dict[str, int]) -> None:
-    async with connection.consumer([topic], start=georelay.Start.EARLIEST) as consumer:
-        async for _ in consumer:
-            delivered[region] += 1
-
-
-async def _publish(connection: Any, topic: str, seconds: int) -> int:
-    published = 0
-    began = time.monotonic()
-    async with connection.producer() as producer:
-        while (elapsed := time.monotonic() - began) < seconds:
-            while published < elapsed * RECORDS_PER_S:
-                await producer.send(topic, b"x" * 100)
-                published += 1
-            await asyncio.sleep(0.01)
-        await producer.flush()
-    return published
 
 
 async def _sample(checkpoint: Path, seconds: int) -> tuple[list[int], int]:
@@ -138,12 +122,12 @@ async def _sample(checkpoint: Path, seconds: int) -> tuple[list[int], int]:
     return ages_ms, _document(checkpoint)["batch"] - first
 
 
-async def _until(is_so: Any, seconds: float, text: Any) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > end:
-            raise RuntimeError(text if isinstance(text, str) else text())
-        await asyncio.sleep(SAMPLE_S)
+async def _until(is_so: Callable[[], bool], seconds: float, otherwise: Callable[[], str]) -> None:
+    async def look() -> None:
+        if not is_so():
+            raise NotYet(otherwise())
+
+    await until(look, within_s=seconds, every_s=SAMPLE_S)
 
 
 def _document(checkpoint: Path) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
 import statistics
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+IDLE_SHARE_MIN = 0.1  # with less, clients and brokers shared the cores
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 SYNC_SAMPLES = 200
@@ -40,6 +43,19 @@ def file_system(directory: Path) -> str:
         if (path + "/").startswith(mount.rstrip("/") + "/") and len(mount) > length:
             found, length = kind, len(mount)
     return found
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """Let a benchmark be told the disk to measure."""
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+
+
+def disk_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Path:
+    """Return the directory of `add_directory`; end the program with 2 when a sync costs nothing there."""
+    directory: Path = options.directory
+    if file_system(directory) in MEMORY_FILE_SYSTEMS:
+        parser.error(f"{directory} is in memory: a sync costs nothing there; give --directory on a disk")
+    return directory
 
 
 def sync_median_us(directory: Path) -> float:
@@ -84,21 +100,44 @@ def resident_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
 
 
-@dataclass(slots=True)
-class IdleWatch:
-    """Share of CPU time nobody used between two moments."""
+class Meter:
+    """What processes, and the machine, use from now on.
 
-    idle_ticks: int = 0
-    all_ticks: int = 0
+    Args:
+        pids: by name; one that ends makes what is asked raise OSError.
+    """
 
-    def start(self) -> None:
-        """Begin."""
-        self.idle_ticks, self.all_ticks = _ticks()
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self.pids = dict(pids)
+        self._ticks, self._began = _ticks(), time.monotonic()
+        self._cpu_s = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        self._switches = {name: context_switches(pid) for name, pid in pids.items()}
 
-    def share(self) -> float:
-        """Return 0..1 since `start`."""
-        idle, total = _ticks()
-        return (idle - self.idle_ticks) / max(1, total - self.all_ticks)
+    @property
+    def seconds(self) -> float:
+        """Return how long it has been."""
+        return time.monotonic() - self._began
+
+    def cpu_s(self, *names: str) -> float:
+        """Return the CPU seconds of these processes, of all without any."""
+        return sum(cpu_seconds(self.pids[name]) - self._cpu_s[name] for name in names or self.pids)
+
+    def share(self, *names: str) -> float:
+        """Return the same in cores."""
+        return self.cpu_s(*names) / self.seconds
+
+    def switches(self, *names: str) -> int:
+        """Return how often their threads gave up a core, or were made to."""
+        return sum(context_switches(self.pids[name]) - self._switches[name] for name in names or self.pids)
+
+    def resident_mib(self, *names: str) -> float:
+        """Return the resident memory that they have now."""
+        return sum(resident_mib(self.pids[name]) for name in names or self.pids)
+
+    def idle(self) -> float:
+        """Return the share of the machine's CPU that nobody used, 0..1."""
+        (idle, total), (idle_before, total_before) = _ticks(), self._ticks
+        return (idle - idle_before) / max(1, total - total_before)
 
 
 def _ticks() -> tuple[int, int]:

@@ -32,8 +32,8 @@ from georelay.wire.requests import (
     TopicProduceData,
 )
 from loadtest.bench import client_process
-from loadtest.bench.batched import create_topic
-from loadtest.bench.machine import cpu_seconds
+from loadtest.bench.machine import Meter
+from loadtest.bench.mesh_asks import create_topic, pids_of
 from loadtest.mesh_process import MeshProcess
 
 RECORDS_PER_BATCH: Final = 1_000
@@ -52,17 +52,16 @@ def run(mesh: MeshProcess) -> list[str]:
     topic = "bench-native"
     create_topic(mesh, topic, PARTITIONS)
     region = mesh.endpoints["regions"]["us"]
-    pids = [mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
     costs: dict[str, list[float]] = {"kafka": [], "native": []}
     rates: dict[str, list[float]] = {"kafka": [], "native": []}
     for round_ in range(RUNS + 1):
         for path in ("kafka", "native"):
-            before = sum(map(cpu_seconds, pids))
+            meter = Meter(pids_of(mesh))
             places = (region[{"kafka": "kafka", "native": "grpc"}[path]], region["kafka"])
             words = ("loadtest.bench.native", path, topic, *map(",".join, places))
             outcome = client_process.ask(*words)
             if round_:  # the first round opens files and connections
-                costs[path].append((sum(map(cpu_seconds, pids)) - before) / outcome["records"] * 1e5)
+                costs[path].append(meter.cpu_s() / outcome["records"] * 1e5)
                 rates[path].append(outcome["records"] / outcome["seconds"])
     lines = [
         f"batches of {RECORDS_PER_BATCH} x {len(VALUE)} B, {path}: {statistics.median(rates[path]):>9,.0f} records/s, "

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from loadtest.bench import client_process
-from loadtest.bench.machine import cpu_seconds, resident_mib
+from loadtest.bench.machine import Meter
 from loadtest.mesh_process import MeshProcess
 
 RATES: Final = (250, 500, 1_000)  # per second
@@ -23,15 +23,15 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
     ask(RATES[0], WARM_UP_SECONDS)
     lines = []
     for rate in RATES:
-        cpu_s = cpu_seconds(gateway)
+        meter = Meter({"gateway": gateway})
         found = ask(rate, seconds)
-        used_s = cpu_seconds(gateway) - cpu_s
+        used_s = meter.cpu_s()
         each_us = used_s * 1e6 / sum(found["answers"].values())
         lines.append(
             f"{rate} resolves/s due, {found['per_s']:.0f} answered {found['answers']}: p50 {found['p50_ms']:.2f} ms, "
             f"p99 {found['p99_ms']:.2f} ms, max {found['p100_ms']:.1f} ms; gateway "
             f"{used_s / found['took_s']:.2f} cores, {each_us:.0f} us of CPU each, "
-            f"{resident_mib(gateway):.0f} MiB"
+            f"{meter.resident_mib():.0f} MiB"
         )
     lines.append(f"goal: p99 <= {GOAL_MS:g} ms at {RATES[-1]}/s")
     return lines

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pathlib import Path
 import pyarrow.dataset as datasets
 import pyarrow.parquet as pq
 
-from loadtest.bench.machine import IdleWatch, describe
+from loadtest.bench.machine import Meter, add_directory, describe
 from loadtest.bench.process_tree import Cost, measure
 from loadtest.bench.sla_cluster import standalone
 from loadtest.bench.sla_year import stretch
@@ -60,8 +59,7 @@ class SlaBench:
     def run(self) -> None:
         """Measure."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        watch = IdleWatch()
-        watch.start()
+        machine = Meter({})
         traces = self._made()
         self.on_line(f"  verify --deep: {self._job('verify', '--traces', str(traces), '--deep', '--no-quarantine')}")
         first = ""
@@ -78,7 +76,7 @@ class SlaBench:
                 self.on_line(self._duckdb(traces, rollups))
                 if self.days:
                     self._year(master, traces, rollups)
-        self.on_line(f"  of the machine's CPU {watch.share():.0%} was idle meanwhile")
+        self.on_line(f"  of the machine's CPU {machine.idle():.0%} was idle meanwhile")
 
     def _on(self, master: str, traces: Path, rollups: Path) -> None:
         """Measure roll-up and report of one master."""
@@ -200,7 +198,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=0, help="measure a report of so many days of roll-ups too")
     parser.add_argument("--properties-file", type=Path, help="Spark settings, such as secret.conf of a cluster")
     parser.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark setting, repeatable")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="for scratch files")
+    add_directory(parser)
     options = parser.parse_args()
     if options.rows < 1 or options.days < 0:
         parser.error("--rows must be 1 or more, --days 0 or more")

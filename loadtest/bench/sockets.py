@@ -13,8 +13,8 @@ from typing import Final
 
 import aiohttp
 
-from loadtest.bench.batched import create_topic
-from loadtest.bench.machine import cpu_seconds, resident_mib
+from loadtest.bench.machine import Meter
+from loadtest.bench.mesh_asks import create_topic
 from loadtest.mesh_process import MeshProcess
 
 TOPIC: Final = "idle-sockets"
@@ -49,7 +49,8 @@ def run(mesh: MeshProcess, *, at_brokers: int = SOCKETS, at_gateway: int = THROU
 
 
 async def _measured(urls: dict[str, str], pids: dict[str, int], each: int) -> list[str]:
-    memory = {name: resident_mib(pid) for name, pid in pids.items()}
+    before = Meter(pids)
+    memory = {name: before.resident_mib(name) for name in pids}
     sessions: list[aiohttp.ClientSession] = []
     readers: list[asyncio.Task[None]] = []
     began_s = time.monotonic()
@@ -58,10 +59,10 @@ async def _measured(urls: dict[str, str], pids: dict[str, int], each: int) -> li
             await _open(url, each, sessions, readers)
         took_s = time.monotonic() - began_s
         await asyncio.sleep(SETTLE_SECONDS)
-        cpu = {name: cpu_seconds(pid) for name, pid in pids.items()}
-        grown = {name: (resident_mib(pid) - memory[name]) * 1024 for name, pid in pids.items()}
+        meter = Meter(pids)
+        grown = {name: (meter.resident_mib(name) - memory[name]) * 1024 for name in pids}
         await asyncio.sleep(SECONDS)
-        shares = {name: (cpu_seconds(pid) - cpu[name]) / SECONDS for name, pid in pids.items()}
+        shares = {name: meter.share(name) for name in pids}
         ended = sum(reader.done() for reader in readers)
         if ended:
             raise RuntimeError(f"{ended} of {len(readers)} sockets did not stay open")

@@ -16,14 +16,13 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.compared import revision
-from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
+from loadtest.bench.machine import add_directory, describe, disk_of
 from loadtest.scratch import scratch_directory
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -125,13 +124,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.storage", description=__doc__)
     parser.add_argument("--compare", metavar="COMMIT", help="measure this commit too, in turn")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="runs of each of the two")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    add_directory(parser)
     options = parser.parse_args()
     if options.pairs < 1:
         parser.error("--pairs is from 1")
-    if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
-        parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
-    with scratch_directory("georelay-storage-", options.directory) as scratch:
+    with scratch_directory("georelay-storage-", disk_of(parser, options)) as scratch:
         try:
             lines = compare(options.compare, options.pairs, scratch) if options.compare else run(scratch / "data")
         except BadCommit as error:

@@ -14,13 +14,15 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 import georelay
 from georelay.process_guard import die_with_parent
 from georelay.trace.position import NEXT_KEY
-from loadtest.bench import batched, client_process
-from loadtest.bench.machine import cpu_seconds
+from loadtest.bench import client_process
+from loadtest.bench.machine import Meter, cpu_seconds
+from loadtest.bench.mesh_asks import LONGEST_STALL, STALLS, metric
+from loadtest.bench.sdk_load import consume, publish
 from loadtest.mesh_process import MeshProcess
 
 TOPIC: Final = "bench-traces"
@@ -42,14 +44,17 @@ async def _measure(mesh: MeshProcess, seconds: int) -> list[str]:
     lines = []
     async with georelay.connect(mesh.gateway, region="us") as connection, asyncio.TaskGroup() as tasks:
         await connection.admin.create_topic(TOPIC, partitions=3)
-        load = [tasks.create_task(_publish(connection)), tasks.create_task(_consume(connection))]
+        load = [
+            tasks.create_task(publish(connection, TOPIC, RECORDS_PER_S)),
+            tasks.create_task(consume(connection, TOPIC)),
+        ]
         await asyncio.sleep(WARM_UP_S)
         for readers in READERS:
-            before, cpu_s, loop_s = _stalls(mesh), cpu_seconds(broker), cpu_seconds(broker, thread=broker)
+            before, meter, loop_s = _stalls(mesh), Meter({"broker": broker}), cpu_seconds(broker, thread=broker)
             read = await asyncio.to_thread(_read, address, readers, seconds)
-            stalls, used_s = _stalls(mesh) - before, cpu_seconds(broker) - cpu_s
+            stalls, used_s = _stalls(mesh) - before, meter.cpu_s()
             in_loop_s = cpu_seconds(broker, thread=broker) - loop_s
-            longest_ms = max(batched.metric(mesh, "us", "georelay_loop_stall_seconds_max")) * 1e3
+            longest_ms = max(metric(mesh, "us", LONGEST_STALL)) * 1e3
             lines.append(
                 f"{readers} readers of traces beside {RECORDS_PER_S} records/s, {seconds} s: "
                 f"{read['pages'] / seconds:.0f} pages and {read['rows'] / seconds:,.0f} rows/s, "
@@ -64,23 +69,7 @@ async def _measure(mesh: MeshProcess, seconds: int) -> list[str]:
 
 
 def _stalls(mesh: MeshProcess) -> float:
-    return sum(batched.metric(mesh, "us", "georelay_loop_stalls_total"))
-
-
-async def _publish(connection: Any) -> None:
-    published, began = 0, time.monotonic()
-    async with connection.producer() as producer:
-        while True:
-            while published < (time.monotonic() - began) * RECORDS_PER_S:
-                await producer.send(TOPIC, b"x" * 100)
-                published += 1
-            await asyncio.sleep(0.01)
-
-
-async def _consume(connection: Any) -> None:
-    async with connection.consumer([TOPIC], start=georelay.Start.EARLIEST) as consumer:
-        async for _ in consumer:
-            pass
+    return sum(metric(mesh, "us", STALLS))
 
 
 def _read(address: str, readers: int, seconds: int) -> dict[str, int]:

@@ -8,42 +8,44 @@ one consumer. CPU is that of the broker process with all its threads, what an id
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-from loadtest.bench import batched, client_process
-from loadtest.bench.machine import IdleWatch, cpu_seconds
-from loadtest.bench.single import run_once
+from loadtest.bench import loads
+from loadtest.bench.cluster import clusters_of
+from loadtest.bench.figures_core import spread
+from loadtest.bench.machine import Meter
+from loadtest.bench.measured import Way, measure
+from loadtest.bench.mesh_asks import LONGEST_STALL, STALLS, metric, pids_of
+from loadtest.bench.schedule_core import Load
 from loadtest.mesh_process import MeshProcess
+from loadtest.table_core import table_lines
 
-REGION = "us"
-RUNS = 3
-SINGLE_TOPICS = 8
-SECONDS = 10
-BATCHED_PER_S = 100_000
-LINGER_MS = 25
-CLIENT_SECONDS_MAX = 120
-ROLLED_S = 4.0  # until what was recorded is in files
-IDLE_S = 10.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Cost:
-    """One run. `cpu_ms_per_s` is of the broker; stalls are turns of its loop over 5 ms.
-
-    `trace_bytes` is what the directory of traces grew by.
-    """
-
-    cpu_ms_per_s: float
-    stalls: float
-    stall_ms_max: float
-    trace_bytes: int
-    records: int
-    p99_ms: float
-    idle: float
+REGION: Final = "us"
+RUNS: Final = 3
+ROLLED_S: Final = 4.0  # until what was recorded is in files
+IDLE_S: Final = 10.0
+BATCHED: Final = dataclasses.replace(
+    loads.batches("batched", is_idempotent=False), rate_per_s=50_000, seconds=10, linger_ms=25
+)
+LOADS: Final[Mapping[str, Load | None]] = {
+    "nothing but probes": None,
+    "1,000 single records/s": loads.single_load(),
+    "100,000 records/s in batches": BATCHED,
+}
+COLUMNS: Final = {
+    "CPU ms per s": ("cpu_ms_per_s", "{:.0f}"),
+    "turns over 5 ms": ("stalls", "{:.0f}"),
+    "longest so far ms": ("stall_ms_max", "{:.1f}"),
+    "publish->deliver p99 ms": ("p99_ms", "{:.1f}"),
+    "kB of trace files": ("trace_kb", "{:,.0f}"),
+    "bytes per record": ("bytes_per_record", "{:.2f}"),
+    "idle": ("idle", "{:.0%}"),
+}
 
 
 def run(directory: Path) -> list[str]:
@@ -61,19 +63,12 @@ async def _run(directory: Path) -> list[str]:
         return await asyncio.to_thread(_measure, meshes)
 
 
-def _measure(meshes: dict[str, MeshProcess]) -> list[str]:
+def _measure(meshes: Mapping[str, MeshProcess]) -> list[str]:
     for mesh in meshes.values():
-        for number in range(SINGLE_TOPICS):
-            batched.create_topic(mesh, f"single-{number}", 1)
-        batched.create_topic(mesh, "batched", batched.PARTITIONS)
-    loads: list[tuple[str, Callable[[MeshProcess], tuple[int, float]]]] = [
-        ("nothing but probes", _nothing),
-        ("1,000 single records/s", _single),
-        (f"{BATCHED_PER_S:,} records/s in batches", _batched),
-    ]
+        loads.prepare(mesh, *(load for load in LOADS.values() if load is not None))
     lines = []
-    for name, load in loads:
-        costs: dict[str, list[Cost]] = {traces: [] for traces in meshes}
+    for name, load in LOADS.items():
+        costs: dict[str, list[Mapping[str, float]]] = {traces: [] for traces in meshes}
         for number in range(RUNS + 1):
             for traces, mesh in meshes.items():
                 cost = _one(mesh, load)
@@ -83,97 +78,49 @@ def _measure(meshes: dict[str, MeshProcess]) -> list[str]:
     return lines
 
 
-def _one(mesh: MeshProcess, load: Callable[[MeshProcess], tuple[int, float]]) -> Cost:
-    pid = mesh.pid_of(f"{REGION}-1")
+def _one(mesh: MeshProcess, load: Load | None) -> Mapping[str, float]:
     time.sleep(ROLLED_S)
-    bytes_before = _trace_bytes(mesh)
-    stalls_before = _metric(mesh, "georelay_loop_stalls_total")
-    watch = IdleWatch()
-    watch.start()
-    cpu_before, began = cpu_seconds(pid), time.monotonic()
-    records, p99_ms = load(mesh)
+    bytes_before, stalls_before = _trace_bytes(mesh), metric(mesh, REGION, STALLS)[0]
+    meter = Meter(pids_of(mesh))
+    figures = _sent(mesh, load)
     time.sleep(ROLLED_S)  # what is written behind is part of the cost
-    cpu, seconds = cpu_seconds(pid) - cpu_before, time.monotonic() - began
-    return Cost(
-        cpu_ms_per_s=cpu * 1e3 / seconds,
-        stalls=_metric(mesh, "georelay_loop_stalls_total") - stalls_before,
-        stall_ms_max=_metric(mesh, "georelay_loop_stall_seconds_max") * 1e3,
-        trace_bytes=_trace_bytes(mesh) - bytes_before,
-        records=records,
-        p99_ms=p99_ms,
-        idle=watch.share(),
-    )
+    trace_bytes = _trace_bytes(mesh) - bytes_before
+    return {
+        "cpu_ms_per_s": meter.share() * 1e3,
+        "stalls": metric(mesh, REGION, STALLS)[0] - stalls_before,
+        "stall_ms_max": metric(mesh, REGION, LONGEST_STALL)[0] * 1e3,
+        "p99_ms": figures.get("p99_ms", 0.0),
+        "trace_kb": trace_bytes / 1e3,
+        "bytes_per_record": trace_bytes / figures["read"] if figures else 0.0,
+        "idle": meter.idle(),
+    }
 
 
-def _nothing(_: MeshProcess) -> tuple[int, float]:
-    time.sleep(IDLE_S)
-    return 0, 0.0
-
-
-def _single(mesh: MeshProcess) -> tuple[int, float]:
-    topics = [f"single-{number}" for number in range(SINGLE_TOPICS)]
-    figures, _ = run_once(mesh, topics, partitions=1, seconds=SECONDS)
-    return 1_000 * (SECONDS + 3), figures[REGION].p99_ms
-
-
-def _batched(mesh: MeshProcess) -> tuple[int, float]:
-    bootstrap = mesh.endpoints["regions"][REGION]["kafka"][0]
-    records = BATCHED_PER_S * SECONDS
-    words = ("count", bootstrap, "batched", batched.PARTITIONS, records, CLIENT_SECONDS_MAX)
-    reader = client_process.start("loadtest.bench.kafka_client", *words)
-    try:
-        client_process.said(reader)  # "ready"
-        way = batched.Way(
-            label="batched",
-            mesh=mesh,
-            topic="batched",
-            is_idempotent=False,
-            linger_ms=LINGER_MS,
-            rate_per_second=BATCHED_PER_S // batched.PRODUCERS,
-            records=records // batched.PRODUCERS,
-        )
-        batched.produce(way)
-        read = client_process.answer(reader)["records"]
-    finally:
-        reader.kill()
-    if read != records:
-        raise RuntimeError(f"of {records} records {read} were read")
-    return records, 0.0
-
-
-def _metric(mesh: MeshProcess, name: str) -> float:
-    return batched.metric(mesh, REGION, name)[0]
+def _sent(mesh: MeshProcess, load: Load | None) -> Mapping[str, Any]:
+    """Send a load and read all of it; return its figures. Raises RuntimeError: not every record was read."""
+    if load is None:
+        time.sleep(IDLE_S)
+        return {}
+    way = loads.of(mesh, load)
+    if load.window:
+        way = Way(places=clusters_of(mesh), load=load, producers=way.producers, readers=({"role": "count"},))
+    found, _ = measure(way)
+    if found[REGION]["read"] != load.count * way.producers:
+        raise RuntimeError(f"of {load.count * way.producers} records {found[REGION]['read']} were read")
+    return found[REGION]
 
 
 def _trace_bytes(mesh: MeshProcess) -> int:
     return sum(path.stat().st_size for path in mesh.traces.rglob("*.parquet")) if mesh.traces.exists() else 0
 
 
-def _lines(name: str, costs: dict[str, list[Cost]]) -> list[str]:
-    def median(traces: str, field: str) -> float:
-        return float(statistics.median(getattr(cost, field) for cost in costs[traces]))
-
-    lines = []
-    for traces, runs in costs.items():
-        records = runs[0].records
-        text = (
-            f"{name}, traces {traces}: broker CPU {median(traces, 'cpu_ms_per_s'):.1f} ms per second "
-            f"(runs {', '.join(f'{cost.cpu_ms_per_s:.0f}' for cost in runs)}), "
-            f"{median(traces, 'stalls'):.0f} turns of its loop over 5 ms per run, "
-            f"longest so far {max(cost.stall_ms_max for cost in runs):.1f} ms"
-        )
-        if median(traces, "p99_ms"):
-            text += f", publish->deliver p99 {median(traces, 'p99_ms'):.1f} ms"
-        if traces == "on":
-            bytes_ = median(traces, "trace_bytes")
-            text += f", trace files {bytes_ / 1e3:,.0f} kB" + (f" ({bytes_ / records:.2f} B/record)" if records else "")
-        lines.append(f"{text}; CPU idle {median(traces, 'idle'):.0%}")
-    more = _paired([(on.cpu_ms_per_s, off.cpu_ms_per_s) for on, off in zip(costs["on"], costs["off"], strict=True)])
-    return [*lines, f"  traces cost {more} of the broker's CPU"]
-
-
-def _paired(pairs: Sequence[tuple[float, float]]) -> str:
-    """Return the median of the differences of neighbouring runs, in ms of CPU per second and as a share."""
-    differences = [on - off for on, off in pairs]
-    shares = [on / off - 1 for on, off in pairs if off]
-    return f"{statistics.median(differences):+.1f} ms per second ({statistics.median(shares):+.0%})"
+def _lines(name: str, costs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
+    rows = [
+        [f"{name}, traces {traces}", *(spread([run[key] for run in runs], form) for key, form in COLUMNS.values())]
+        for traces, runs in costs.items()
+    ]
+    pairs = [(on["cpu_ms_per_s"], off["cpu_ms_per_s"]) for on, off in zip(costs["on"], costs["off"], strict=True)]
+    more = statistics.median(on - off for on, off in pairs)
+    share = statistics.median(on / off - 1 for on, off in pairs if off)
+    note = f"  traces cost {more:+.1f} ms per second ({share:+.0%}) of the broker's CPU, of neighbouring runs"
+    return [*table_lines(["", *COLUMNS], rows), note]

@@ -6,13 +6,12 @@ Each asks as the page does: for what is newer than what it has, again LOOK_S aft
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 import aiohttp
 
-from loadtest.bench.batched import create_topic
-from loadtest.bench.machine import cpu_seconds
+from loadtest.bench.machine import Meter
+from loadtest.bench.mesh_asks import create_topic, pids_of
 from loadtest.mesh_process import MeshProcess
 
 VIEWERS: Final = 20
@@ -29,21 +28,17 @@ def run(mesh: MeshProcess) -> list[str]:
 
 
 async def _measured(mesh: MeshProcess) -> list[str]:
-    names = [
-        f"{region}-{place}"
-        for region, rows in mesh.endpoints["regions"].items()
-        for place in range(1, len(rows["admin"]) + 1)
-    ]
-    pids = {name: mesh.pid_of(name) for name in (*names, "gateway")}
+    names = pids_of(mesh)
+    pids = names | {"gateway": mesh.pid_of("gateway")}
     lines = []
     for count in (0, 1, VIEWERS):
         answers: list[int] = []
         viewers = [asyncio.create_task(_look(mesh, answers)) for _ in range(count)]
         await asyncio.sleep(SETTLE_SECONDS)
-        before, began_s, seen = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic(), len(answers)
+        meter, seen = Meter(pids), len(answers)
         await asyncio.sleep(SECONDS)
-        took_s = time.monotonic() - began_s
-        shares = {name: (cpu_seconds(pid) - before[name]) / took_s for name, pid in pids.items()}
+        took_s = meter.seconds
+        shares = {name: meter.share(name) for name in pids}
         asked = answers[seen:]
         if any(viewer.done() for viewer in viewers):
             raise RuntimeError("a viewer was refused")

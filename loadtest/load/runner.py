@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
-from loadtest.bench.machine import IdleWatch, cpu_seconds, describe
+from loadtest.bench.machine import Meter, cpu_seconds, describe
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.load.campaign import Campaign, Fault
@@ -154,8 +154,7 @@ async def _sample_cpu(stage: Stage) -> None:
     """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
     before: dict[tuple[str, int], float] = {}
     router = await stage.router()
-    idle = IdleWatch()
-    idle.start()
+    machine = Meter({})
     with (stage.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
         while True:
             now: dict[tuple[str, int], float] = {}
@@ -165,9 +164,9 @@ async def _sample_cpu(stage: Stage) -> None:
             shares = {
                 name: round(used - before[name, pid], 3) for (name, pid), used in now.items() if (name, pid) in before
             }
-            file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(idle.share(), 3)}) + "\n")
+            file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(machine.idle(), 3)}) + "\n")
             file.flush()
-            idle.start()
+            machine = Meter({})
             for name, pid in before.keys() - now.keys():
                 if pid not in stage.killed and name not in stage.may_end:
                     stage.note(what=ENDED, of=name)

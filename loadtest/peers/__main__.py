@@ -12,19 +12,18 @@ import asyncio
 import json
 import shlex
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
+from loadtest.bench.machine import add_directory, describe, disk_of
+from loadtest.bench.schedule_core import Load
 from loadtest.peers.contenders import CONTENDERS, Contender
 from loadtest.peers.installation import ROOT, Installed, PeersMissing, install
 from loadtest.peers.one_run import measure
 from loadtest.peers.page_core import page
-from loadtest.peers.schedule_core import Load
 from loadtest.peers.workloads import WORKLOADS, Workload
 from loadtest.scratch import scratch_directory
 
@@ -125,10 +124,9 @@ def main() -> int:
     parser.add_argument("--workloads", nargs="+", choices=[one.key for one in WORKLOADS])
     parser.add_argument("--results", type=Path, help="a folder of results (table); default: a new one, or the newest")
     parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    add_directory(parser)
     options = parser.parse_args()
-    if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
-        parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
+    disk_of(parser, options)
     failed = 0
     if options.what != "table":
         try:

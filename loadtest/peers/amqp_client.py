@@ -10,9 +10,9 @@ from typing import Any, Final
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
+from loadtest.bench.ledger_core import Deliveries, Ledger
+from loadtest.bench.schedule_core import Load
 from loadtest.peers import paced
-from loadtest.peers.ledger_core import Deliveries, Ledger
-from loadtest.peers.schedule_core import Load
 
 PREFETCH: Final = 1_000
 ACK_EVERY_S: Final = 0.05  # several deliveries with one acknowledgement: what costs RabbitMQ least

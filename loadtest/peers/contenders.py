@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from loadtest.bench.cluster import Cluster
 from loadtest.peers import georelay_cluster, kafka_cluster, nats_cluster, rabbitmq_cluster
-from loadtest.peers.cluster import Cluster
 from loadtest.peers.installation import Installed
 
 OURS: Final = "georelay"

@@ -7,18 +7,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from loadtest.bench.cluster import Cluster, clusters_of
 from loadtest.mesh_process import MeshProcess
-from loadtest.peers.cluster import NODES, Cluster, Node
+from loadtest.peers.foreign import NODES
 from loadtest.peers.installation import Installed
 
 REGION: Final = "us"
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, installed: Installed) -> AsyncIterator[Cluster]:
+async def running(folder: Path, _: Installed) -> AsyncIterator[Cluster]:
     """Start a region in a folder."""
     async with MeshProcess(folder, regions=REGION, brokers_per_region=NODES) as mesh:
-        names = [f"{REGION}-{row + 1}" for row in range(NODES)]
-        addresses = mesh.endpoints["regions"][REGION]["kafka"]
-        nodes = [Node(name, address, mesh.pid_of(name)) for name, address in zip(names, addresses, strict=True)]
-        yield Cluster(protocol="kafka", nodes=nodes, packages=installed.packages, leader_aware=True)
+        yield clusters_of(mesh)[REGION]

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from loadtest.bench.cluster import Cluster, Node
 from loadtest.free_ports import free_ports
-from loadtest.peers.cluster import NODES, Cluster, Foreign, Node, listens
+from loadtest.peers.foreign import NODES, Foreign, listens
 from loadtest.peers.installation import Installed
 
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"

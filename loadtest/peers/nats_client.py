@@ -10,9 +10,9 @@ from typing import Any, Final
 import nats
 from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
 
+from loadtest.bench.ledger_core import Deliveries, Ledger
+from loadtest.bench.schedule_core import Load
 from loadtest.peers import paced
-from loadtest.peers.ledger_core import Deliveries, Ledger
-from loadtest.peers.schedule_core import Load
 
 IDLE_HEARTBEAT_S: Final = 1.0  # an ordered consumer is made anew after two that did not come; the default is 5
 PENDING_MAX: Final = 100_000

@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from loadtest.bench.cluster import Cluster, Node
 from loadtest.free_ports import free_ports
-from loadtest.peers.cluster import NODES, Cluster, Foreign, Node
+from loadtest.peers.foreign import NODES, Foreign
 from loadtest.peers.installation import Installed
 
 

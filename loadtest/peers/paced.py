@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from loadtest.peers.ledger_core import Ledger
-from loadtest.peers.schedule_core import NS_PER_S, Load
+from loadtest.bench.ledger_core import Ledger
+from loadtest.bench.schedule_core import NS_PER_S, Load
 
 AGAIN_EVERY_S: Final = 0.05
 BURST: Final = 50

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from loadtest.bench.figures_core import spread
+
 OURS: Final = "georelay"
 BEGIN: Final = "<!-- measured: written by `python -m loadtest.peers table` -->"
 END: Final = "<!-- measured: end -->"
@@ -147,10 +149,7 @@ def _cell(results: Sequence[Result], name: str, figure: Figure) -> str:
     numbers = _numbers(results, name, figure)
     if not numbers:
         return BEHIND if _rows(results, name, figure) else "-"
-    middle = figure.form.format(statistics.median(numbers))
-    if len(numbers) == 1:
-        return middle
-    return f"{middle} ({figure.form.format(min(numbers))} to {figure.form.format(max(numbers))})"
+    return spread(numbers, figure.form)
 
 
 def _table(results: Sequence[Result], promises: Mapping[str, Promise], figures: Sequence[Figure]) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from loadtest.bench.cluster import Cluster, Node
 from loadtest.free_ports import free_ports
-from loadtest.peers.cluster import NODES, READY_SECONDS_MAX, Cluster, Foreign, Node
+from loadtest.peers.foreign import NODES, READY_SECONDS_MAX, Foreign
 from loadtest.peers.installation import Installed, write_erl
 
 COOKIE: Final = "GEORELAYPEERS"  # lets nodes of one loopback meet; nothing is kept behind it

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from loadtest.peers.schedule_core import FAULT_RETRY_NS, RETRY_NS, Load
+from loadtest.bench.measured import WARM_S
+from loadtest.bench.schedule_core import FAULT_RETRY_NS, RETRY_NS, Load
 
 TOPICS: Final = 8
-WARM_S: Final = 2.0  # of a load with a rate; it is sent and not counted
 # How many records a client has on their way at full speed: what brings each of them the most.
 WINDOWS: Final[Mapping[str, int]] = {"kafka": 100_000, "nats": 4_000, "amqp": 2_000}
 

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.bench.mesh_asks import ask
 from loadtest.mesh_process import MeshProcess
 
 PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms"
@@ -98,8 +99,6 @@ class WanMesh(MeshProcess):
 
     def congestion_control(self) -> str:
         """Return what the kernel uses on the links of a broker: "cubic", or "bbr 1, cubic 3" where they differ."""
-        from loadtest.bench.batched import ask  # it brings librdkafka, which drills do without
-
         admin = self.endpoints["regions"][self.regions[0]]["admin"][0]
         rows = [line for line in ask(self, "/metrics", address=admin).decode().splitlines() if line.startswith(METRIC)]
         found: Counter[str] = Counter()

@@ -15,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from loadtest.bench.batched import metric
+from loadtest.bench.mesh_asks import metric
 from loadtest.mesh_process import MeshProcess
 from mesh.distance.spread_core import client_key, hash_share
 

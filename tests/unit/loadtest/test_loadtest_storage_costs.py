@@ -43,7 +43,7 @@ def test_an_operation_that_older_code_does_not_know_has_no_ratio() -> None:
 def test_a_commit_that_is_not_there_is_refused_with_the_words_of_git(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(storage, "file_system", lambda _: "ext4")
+    monkeypatch.setattr("loadtest.bench.machine.file_system", lambda _: "ext4")
     monkeypatch.setattr("sys.argv", ["storage", "--compare", "no-such-commit", "--directory", str(tmp_path)])
     assert storage.main() == 2
     assert "no-such-commit" in capsys.readouterr().err

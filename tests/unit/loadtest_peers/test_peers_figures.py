@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.peers.figures_core import account, latency
+from loadtest.bench.figures_core import account, latency
 
 MS = 1_000_000
 

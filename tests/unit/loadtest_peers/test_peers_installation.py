@@ -17,7 +17,7 @@ def test_without_what_it_needs_it_ends_with_2_and_measures_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: object
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(__main__, "file_system", lambda _: "ext4")
+    monkeypatch.setattr("loadtest.bench.machine.file_system", lambda _: "ext4")
     monkeypatch.setattr("sys.argv", ["peers", "run"])
     assert __main__.main() == 2
     said = capsys.readouterr().err

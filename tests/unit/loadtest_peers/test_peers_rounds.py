@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from loadtest.bench.cluster import Cluster, Node
 from loadtest.peers import __main__
-from loadtest.peers.cluster import Cluster, Node
 from loadtest.peers.contenders import Contender
 from loadtest.peers.installation import Installed
 from loadtest.peers.workloads import Workload

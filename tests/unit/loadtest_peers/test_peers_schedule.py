@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.peers.ledger_core import STAY_NS, Deliveries, Ledger
-from loadtest.peers.schedule_core import Load, read_value
+from loadtest.bench.ledger_core import STAY_NS, Deliveries, Ledger
+from loadtest.bench.schedule_core import Load, read_value
 
 S = 1_000_000_000
 RETRY_NS = 3 * S

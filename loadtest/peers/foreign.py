@@ -1,4 +1,4 @@
-"""Three nodes of one kind of broker, running: what a run has to know of them, and how foreign ones are started."""
+"""Foreign brokers as processes: started, waited for, stopped."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from loadtest.child_process import end
-from loadtest.peers.clients import ClientProcess
 
 NODES: Final = 3
 # It ends with whoever started it, also by kill -9, and has the same pid as what it becomes.
@@ -26,56 +24,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 STOP_SECONDS_MAX: Final = 20
 READY_SECONDS_MAX: Final = 90
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node: `name` as its own protocol has it, `address` for clients, `pid` of its process."""
-
-    name: str
-    address: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Running nodes of one kind.
-
-    Args:
-        protocol: which clients speak with it (loadtest.peers.client).
-        packages: folder with the Python packages of the clients.
-        settings: of the topics that are made.
-        leaders: returns the name or address of the leader of each topic; None: the clients ask.
-        leader_aware: clients find the leader by themselves, whatever servers they are given.
-    """
-
-    protocol: str
-    nodes: Sequence[Node]
-    packages: Path
-    settings: Mapping[str, str] = field(default_factory=dict)
-    leaders: Callable[[Sequence[str]], Sequence[str]] | None = None
-    leader_aware: bool = False
-
-    def servers(self, without: Node | None = None) -> str:
-        """Return the addresses that clients are given, without one node unless they find leaders by themselves."""
-        return ",".join(node.address for node in self.nodes if self.leader_aware or node is not without)
-
-    def create(self, topics: Sequence[str]) -> None:
-        """Make topics."""
-        self._ask("create", topics, settings=dict(self.settings))
-
-    def leader(self, topics: Sequence[str]) -> Node:
-        """Return the node that leads most of the topics."""
-        found = self.leaders(topics) if self.leaders else self._ask("leaders", topics)["leaders"]
-        return max(self.nodes, key=lambda node: sum(leader in (node.name, node.address) for leader in found))
-
-    def client(self, role: str, order: Mapping[str, object]) -> ClientProcess:
-        """Start a client."""
-        return ClientProcess(self.protocol, role, dict(order), self.packages)
-
-    def _ask(self, role: str, topics: Sequence[str], **more: object) -> dict[str, list[str]]:
-        order = {"servers": self.servers(), "topics": list(topics), **more}
-        return self.client(role, order).result(READY_SECONDS_MAX)
 
 
 class Foreign:

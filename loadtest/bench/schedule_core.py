@@ -1,7 +1,7 @@
 """What is sent when, and what a record says of itself: the same for every broker that is measured.
 
 1. The model is open: record n is due at a time that nothing which happens can move. Latency counts from then.
-2. Records go round the topics in turn, so each topic has an n-th part of the rate.
+2. Records go round the topics in turn, so each topic has an n-th part of the rate; and round their partitions.
 3. A value carries its due time and its number in front, and is filled up to its size.
 """
 
@@ -24,8 +24,11 @@ class Load:
     """What a producer sends.
 
     Args:
-        rate_per_s: of all records together; 0: as many as are acknowledged, `window` of them on their way.
+        rate_per_s: of all records together; 0: as many as are acknowledged.
         value_bytes: from 32.
+        window: from 1: records go in batches, so many of them on their way, and answers are only counted.
+        partitions: of each topic; where a batch goes is the client's choice.
+        linger_ms: how long a client waits for more to put into a batch.
         exactly_once: the client asks for what its protocol has against records that are sent again.
         retry_ns: how long the client waits for an answer before it sends a record again.
     """
@@ -33,8 +36,10 @@ class Load:
     topics: Sequence[str]
     rate_per_s: int
     seconds: float
-    value_bytes: int
+    value_bytes: int = 100
     window: int = 0
+    partitions: int = 1
+    linger_ms: int = 5
     exactly_once: bool = False
     retry_ns: int = RETRY_NS
 
@@ -57,6 +62,10 @@ class Load:
     def topic(self, number: int) -> str:
         """Return where a record goes."""
         return self.topics[number % len(self.topics)]
+
+    def partition(self, number: int) -> int:
+        """Return where in its topic a record goes."""
+        return number // len(self.topics) % self.partitions
 
     def value(self, due_ns: int, number: int) -> bytes:
         """Return what a record says: its due time, its number, filling."""

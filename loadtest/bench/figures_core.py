@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,3 +65,11 @@ def account(sent: int, acknowledged: Sequence[int], rows: Sequence[Row], topics:
         newest[topic] = max(number, newest.get(topic, -1))
     acked = set(acknowledged)
     return Account(sent, len(acked), len(acked - seen), twice, early, sent - len(acked | seen))
+
+
+def spread(numbers: Sequence[float], form: str) -> str:
+    """Return the median of several runs, with the smallest and the largest in brackets."""
+    middle = form.format(statistics.median(numbers))
+    if len(numbers) == 1:
+        return middle
+    return f"{middle} ({form.format(min(numbers))} to {form.format(max(numbers))})"

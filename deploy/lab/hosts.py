@@ -19,6 +19,7 @@ from typing import Final
 
 from deploy.lab.layout import HostPlan
 from deploy.lab.needs import LabError, run
+from deploy.lab.network import device
 
 BOOT_S: Final = 180  # of a machine that is busy; a quiet one needs 10
 STOP_S: Final = 90
@@ -71,8 +72,8 @@ class Host:
         space, inside, what = f"lab-{self._index}", f"lab-{self._index}", f"{self.plan.name}: no network"
         run(["ip", "netns", "add", space], what)
         run(["ip", "link", "add", inside, "type", "veth", "peer", "name", "host0", "netns", space], what)
-        run(["ip", "link", "set", inside, "master", f"br-{self.plan.region}"[:15], "up"], what)
-        address = f"{self.plan.address}/{self.plan.prefix}"
+        run(["ip", "link", "set", inside, "master", device("br", self.plan.region), "up"], what)
+        address = f"{self.plan.address}/{self.plan.network.prefixlen}"
         for words in (
             ["addr", "add", address, "dev", "host0"],
             ["link", "set", "lo", "up"],
@@ -91,7 +92,7 @@ class Host:
 
     def boot(self) -> None:
         """Start it; returns at once."""
-        disk = [f"--bind={self._device}:/dev/data"] if self._device else []
+        disk = [f"--bind={self._device}:{self.plan.device}"] if self._device else []
         log = (self._folder / "console.log").open("ab")
         self._supervisor = subprocess.Popen(
             [

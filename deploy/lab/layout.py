@@ -1,31 +1,52 @@
-"""Which hosts a lab has, where they are, and how far its regions are from each other. Pure.
+"""Which hosts a lab has, where they are, and how far its regions are from each other. Pure but for one file.
 
-Rule: the third octet of an address is the number of its region: by that the router of the test bed knows where a packet
-      goes (mesh/testbed/delay_line_core.py).
+Rule: hosts, addresses and volumes are those that Terraform's outputs name (outputs.json, of the mesh in regions.toml;
+      `make tf` holds the two against each other), and the inventory is made of them by what Ansible ships for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any, Final
 
-HOME: Final = "us"
-JOINS: Final = "sa"
-RETIRES: Final = "ap"
-REGIONS: Final = (HOME, "eu", RETIRES, JOINS)
-GATEWAYS: Final = (HOME, "eu", RETIRES)
-LATER: Final = ("broker-4.us", "broker-5.us")
-ROUND_TRIPS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms,us-sa=130ms,eu-sa=190ms,ap-sa=300ms"
+from mesh.testbed.delay_line_core import Addressing
+
+OUTPUTS: Final = Path(__file__).with_name("outputs.json")
+HOME: Final = "us-east-1"
+SECOND: Final = "eu-west-1"
+RETIRES: Final = "ap-southeast-1"
+JOINS: Final = "sa-east-1"
+REGIONS: Final = (HOME, SECOND, RETIRES, JOINS)
+LATER: Final = (f"broker-4.{HOME}", f"broker-5.{HOME}")
+ROUND_TRIPS: Final = ",".join(
+    (
+        f"{HOME}:{SECOND}=70ms,{HOME}:{RETIRES}=150ms,{SECOND}:{RETIRES}=120ms",
+        f"{HOME}:{JOINS}=130ms,{SECOND}:{JOINS}=190ms,{RETIRES}:{JOINS}=300ms",
+    )
+)
+_REGION_OCTET: Final = 1  # of 10.20.0.0/16
+_VOLUME_LINK: Final = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_"  # as Nitro's udev rules call it
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host: `name` as in the inventory (broker-1.us), its address, and the prefix length of its region."""
+    """One host.
+
+    Args:
+        name: as in the inventory, broker-1.us-east-1.
+        address: private, of IPv4.
+        network: of its region.
+        volume: id of its data volume; "": it keeps no data.
+    """
 
     name: str
     address: str
-    prefix: int = 16
+    network: IPv4Network
+    volume: str = ""
 
     @property
     def region(self) -> str:
@@ -35,13 +56,17 @@ class HostPlan:
     @property
     def has_disk(self) -> bool:
         """Return whether it keeps data."""
-        return self.name.startswith("broker-")
+        return bool(self.volume)
+
+    @property
+    def device(self) -> str:
+        """Return where its data volume is found."""
+        return f"{_VOLUME_LINK}{self.volume.replace('-', '')}"
 
     @property
     def router(self) -> str:
         """Return the address of its region's end of the lab."""
-        first, second, _, _ = self.address.split(".")
-        return f"{first}.{second}.255.254"
+        return str(self.network.broadcast_address - 1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +88,12 @@ class Layout:
         return bool(self.round_trips)
 
 
+def read_outputs() -> dict[str, Any]:
+    """Return what `terraform output -json` said of the lab's mesh."""
+    outputs: dict[str, Any] = json.loads(OUTPUTS.read_text(encoding="utf-8"))
+    return outputs
+
+
 def layout(regions: int) -> Layout:
     """Return the hosts of a lab of one region of three brokers, or of three: two more of one, and one that joins.
 
@@ -71,22 +102,39 @@ def layout(regions: int) -> Layout:
     """
     if regions not in (1, 3):
         raise ValueError(f"a lab has 1 or 3 regions, not {regions}")
-    names = [f"broker-{number}.{HOME}" for number in range(1, 6)]
-    if regions == 3:
-        names += [f"broker-1.{region}" for region in REGIONS[1:]]
-    names += [f"gateway-1.{region}" for region in (GATEWAYS if regions == 3 else GATEWAYS[:1])]
-    hosts = tuple(HostPlan(name, _address(name)) for name in names)
-    founders = tuple(name for name in names if name not in LATER and not name.endswith(f".{JOINS}"))
+    inventory = read_outputs()["inventory"]["value"]
+    hosts = tuple(
+        HostPlan(f"{name}.{region}", host["ip"], IPv4Network(inventory[region]["cidr"]), host.get("volume", ""))
+        for role in ("brokers", "gateways")
+        for region in (REGIONS if regions == 3 else REGIONS[:1])
+        for name, host in inventory[region][role].items()
+    )
+    founders = tuple(host.name for host in hosts if host.name not in LATER and host.region != JOINS)
     return Layout(hosts, founders, ROUND_TRIPS if regions == 3 else "")
 
 
-def networks(hosts: tuple[HostPlan, ...]) -> Mapping[str, str]:
+def outputs_of(members: Collection[str]) -> dict[str, Any]:
+    """Return the outputs as Terraform gives them for a mesh of these hosts alone, without secrets: there is no AWS."""
+    outputs = read_outputs()
+    rows: dict[str, Any] = {}
+    for region, row in outputs["inventory"]["value"].items():
+        kept = {
+            role: {name: host for name, host in row[role].items() if f"{name}.{region}" in members}
+            for role in ("brokers", "gateways")
+        }
+        if any(kept.values()):
+            rows[region] = {key: value for key, value in row.items() if key != "secrets"} | kept
+    return {"mesh": outputs["mesh"], "inventory": {"value": rows}}
+
+
+def networks(hosts: tuple[HostPlan, ...]) -> Mapping[str, IPv4Network]:
     """Return the network of each region that has a host."""
-    return {host.region: f"{host.address.rsplit('.', 2)[0]}.0.0/{host.prefix}" for host in hosts}
+    return {host.region: host.network for host in hosts}
 
 
-def _address(name: str) -> str:
-    role, _, rest = name.partition("-")
-    number, _, region = rest.partition(".")
-    index = REGIONS.index(region) + 1
-    return f"10.{10 * index}.{index}.{(10 if role == 'broker' else 100) + int(number)}"
+def addressing(of: Mapping[str, IPv4Network], index: Mapping[str, int]) -> Addressing:
+    """Return how the router knows the region of an address: by the second octet, in which the networks differ."""
+    index_of = bytearray(256)
+    for region, network in of.items():
+        index_of[network.network_address.packed[_REGION_OCTET]] = index[region]
+    return Addressing(octet=_REGION_OCTET, index_of=bytes(index_of))

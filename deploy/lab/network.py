@@ -16,6 +16,12 @@ from deploy.lab.layout import HostPlan, Layout
 from deploy.lab.needs import ROOT, LabError, run
 
 END_S: Final = 5
+_DEVICE_CHARACTERS: Final = 15  # of a name, in Linux
+
+
+def device(kind: str, region: str) -> str:
+    """Return the name of a region's device of one kind ("br", "wan")."""
+    return f"{kind}-{region}"[:_DEVICE_CHARACTERS]
 
 
 def make_network(layout: Layout) -> None:
@@ -32,9 +38,9 @@ def make_network(layout: Layout) -> None:
 
 
 def _make_bridge(plan: HostPlan) -> None:
-    what, bridge = f"no network for region {plan.region}", f"br-{plan.region}"[:15]
+    what, bridge = f"no network for region {plan.region}", device("br", plan.region)
     run(["ip", "link", "add", bridge, "type", "bridge"], what)
-    run(["ip", "addr", "add", f"{plan.router}/{plan.prefix}", "dev", bridge], what)
+    run(["ip", "addr", "add", f"{plan.router}/{plan.network.prefixlen}", "dev", bridge], what)
     run(["ip", "link", "set", bridge, "up"], what)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.lab.hosts import Host
-from deploy.lab.layout import HOME
+from deploy.lab.layout import HOME, outputs_of
 from deploy.lab.load import PARTITIONS
 from deploy.lab.needs import ROOT, LabError, ansible
 
@@ -55,6 +55,7 @@ class Operator:
         self._georelay = Path(sys.executable).with_name("georelay")
         self._load: subprocess.Popen[str] | None = None
         self._runs = 0
+        self._outputs = scratch / "outputs.json"
 
     @property
     def brokers(self) -> list[str]:
@@ -81,10 +82,16 @@ class Operator:
         self._write_inventory()
         self._runs += 1
         log = self.scratch / f"{self._runs:02d}-{name}.log"
-        words = [str(ansible() / "ansible-playbook"), "-i", str(self.scratch / "inventory"), f"{name}.yml"]
+        words = [str(ansible() / "ansible-playbook"), "-i", "inventory/terraform.py"]
+        words += ["-i", str(self.scratch / "inventory"), f"{name}.yml"]
         words += ["-e", f"georelay_asker={self.asker}"] if self.asker != f"gateway-1.{HOME}" else []
         words += ["-e", json.dumps(variables)]
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(PLAYS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        environment = {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(PLAYS / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            "GEORELAY_TF_OUTPUT": str(self._outputs),
+        }
         with log.open("w") as file:
             running = subprocess.Popen(
                 words,
@@ -106,26 +113,21 @@ class Operator:
     def _write_inventory(self) -> None:
         folder = self.scratch / "inventory"
         (folder / "group_vars").mkdir(parents=True, exist_ok=True)
-        groups: dict[str, dict[str, Any]] = {"brokers": {"hosts": {}}, "gateways": {"hosts": {}}}
-        for name in self.members:
-            group = "brokers" if self.hosts[name].plan.has_disk else "gateways"
-            groups[group]["hosts"][name] = {"ansible_host": self.hosts[name].plan.address}
-        mesh = {"mesh": {"hosts": {"localhost": {"ansible_connection": "local"}}, "children": groups}}
         settings = {
-            "ansible_user": "admin",
             "ansible_ssh_private_key_file": str(self.scratch / "key"),
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.scratch / 'known_hosts'}",
-            "georelay_mesh_id": "shop",
-            "georelay_home": "us",
+            "georelay_home": HOME,
             "georelay_mesh_dir": str(self.scratch / "mesh"),
             "georelay_cli": str(self._georelay),
             "georelay_release": str(self.release),
             "georelay_traces_to": TRACES_TO,
             "base_clock_service": "",  # a container may not set the clock
         }
-        (folder / "hosts.yml").write_text(json.dumps(mesh))
+        (folder / "lab.yml").write_text(
+            "mesh:\n"
+        )  # the hosts are in Terraform's outputs; this one adds what the lab needs
         (folder / "group_vars/mesh.yml").write_text(json.dumps(settings))
-        (folder / "group_vars/brokers.yml").write_text("georelay_data_device: /dev/data\n")
+        self._outputs.write_text(json.dumps(outputs_of(self.members)))
 
     def gateway(self, port: int) -> str:
         """Return "host:port" of the gateway that is asked."""

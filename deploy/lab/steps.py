@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from deploy.lab.hosts import Host
-from deploy.lab.layout import HOME, JOINS, LATER, RETIRES
+from deploy.lab.layout import HOME, JOINS, LATER, RETIRES, SECOND
 from deploy.lab.needs import LabError, run
 from deploy.lab.operator import TRACES_TO, Operator, changes
 from deploy.lab.table import Step, Table
 
 LOST: Final = f"broker-2.{HOME}"
-OTHER: Final = "eu"
 FOUND_S: Final = 60  # until a command or records go on without a region
 CLOSED_S: Final = 120  # until a process that just started has closed its first file of traces
 BACK_S: Final = 240  # until a region that was lost has everything again
@@ -241,7 +240,7 @@ def _wrong_keys(operator: Operator) -> None:
 def _home_lost(operator: Operator) -> None:
     for host in operator.of_region(HOME):
         host.kill()
-    operator.asker = f"gateway-1.{OTHER}"
+    operator.asker = f"gateway-1.{SECOND}"
     operator.await_verb("home", "failover", "--region", HOME, wait_s=FOUND_S)
     operator.await_records(FOUND_S)
 

@@ -13,8 +13,9 @@ import random
 import socket
 import sys
 
-from deploy.lab.layout import REGIONS, Layout, layout, networks
+from deploy.lab.layout import REGIONS, Layout, addressing, layout, networks
 from deploy.lab.needs import LabError, run
+from deploy.lab.network import device
 from mesh.testbed.kernel import open_tun
 from mesh.testbed.plan_core import BedPlan, parse_wan
 from mesh.testbed.router import Router
@@ -32,7 +33,9 @@ def main() -> int:
     control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     control.bind(f"\0georelay-lab-{os.getpid()}-{random.getrandbits(32)}")  # nobody asks it anything
     control.setblocking(False)
-    router = Router(plan, tuns, control=control, lifeline=0)
+    indexes = {place.name: place.index for place in plan.regions}
+    known = addressing(networks(layout_.hosts), indexes)
+    router = Router(plan, tuns, control=control, lifeline=0, addressing=known)
     router.prepare()
     print("ready", flush=True)
     router.run()
@@ -42,13 +45,13 @@ def main() -> int:
 
 def _device(region: str, index: int, layout_: Layout) -> int:
     """Make a region's way to the others, for what comes from its bridge alone: the lab itself is not delayed."""
-    name, table, what = f"wan-{region}", str(100 + index), f"no WAN for region {region}"
+    name, table, what = device("wan", region), str(100 + index), f"no WAN for region {region}"
     descriptor = open_tun(name)
     run(["ip", "link", "set", name, "up", "txqueuelen", "5000"], what)
     for other, network in networks(layout_.hosts).items():
         if other != region:
-            run(["ip", "route", "add", network, "dev", name, "table", table], what)
-    run(["ip", "rule", "add", "iif", f"br-{region}"[:15], "lookup", table], what)
+            run(["ip", "route", "add", str(network), "dev", name, "table", table], what)
+    run(["ip", "rule", "add", "iif", device("br", region), "lookup", table], what)
     return descriptor
 
 

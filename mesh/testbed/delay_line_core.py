@@ -1,8 +1,8 @@
 """Packets under way between regions, and the packet that leaves next.
 
 Rule 1: pure; packets are bytes, time is handed in.
-Rule 2: only IPv4 is carried; the region of a packet is in the third octet of its destination (plan_core.py). Anything
-        else is dropped and counted: the kernel's router solicitations, mostly.
+Rule 2: only IPv4 is carried; one octet of a packet's destination says its region (Addressing). Anything else is dropped
+        and counted: the kernel's router solicitations, mostly.
 Rule 3: what is held is bounded: over HELD_BYTES_MAX a packet is dropped and counted, as by a full buffer.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mesh.testbed.path_core import Path
@@ -17,8 +18,18 @@ from mesh.testbed.plan_core import SLOTS
 
 HELD_BYTES_MAX: Final = 512 * 1024 * 1024  # 10 Gbit/s over 75 ms are 94 MB
 IPV4_HEADER_BYTES: Final = 20
-_DESTINATION_OCTET: Final = 18  # third octet of the destination address
-_INDEX_MASK: Final = SLOTS - 1
+_DESTINATION: Final = 16  # where the destination address begins in the header
+
+
+@dataclass(frozen=True, slots=True)
+class Addressing:
+    """Which octet (0..3) of an address says the region, and for each of its 256 values the region's index; 0: none."""
+
+    octet: int
+    index_of: bytes
+
+
+OF_TEST_BEDS: Final = Addressing(octet=2, index_of=bytes(value % SLOTS for value in range(256)))
 
 
 class DelayLine:
@@ -27,14 +38,22 @@ class DelayLine:
     Args:
         paths: by (index of the source region, index of the destination).
         header_bytes: in front of each IP packet (virtio_net_hdr of a TUN device with offloads).
+        addressing: of the hosts.
     """
 
-    def __init__(self, paths: Mapping[tuple[int, int], Path], *, header_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        paths: Mapping[tuple[int, int], Path],
+        *,
+        header_bytes: int = 0,
+        addressing: Addressing = OF_TEST_BEDS,
+    ) -> None:
         self._by_source: dict[int, dict[int, Path]] = {}
         for (source, destination), path in paths.items():
             self._by_source.setdefault(source, {})[destination] = path
         self._header_bytes = header_bytes
-        self._octet = header_bytes + _DESTINATION_OCTET
+        self._octet = header_bytes + _DESTINATION + addressing.octet
+        self._index_of = addressing.index_of
         self._shortest = header_bytes + IPV4_HEADER_BYTES
         self._heap: list[tuple[int, int, int, bytes]] = []
         self._sequence = 0
@@ -47,7 +66,7 @@ class DelayLine:
         if len(packet) < self._shortest or packet[self._header_bytes] >> 4 != 4:
             self.strange += 1
             return
-        destination = packet[self._octet] & _INDEX_MASK
+        destination = self._index_of[packet[self._octet]]
         path = self._by_source[source].get(destination)
         if path is None:
             self.strange += 1

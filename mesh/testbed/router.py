@@ -24,7 +24,7 @@ import structlog
 from georelay.fields import JsonObject
 from mesh.testbed.control_core import BedControl
 from mesh.testbed.control_socket import ControlSocket
-from mesh.testbed.delay_line_core import DelayLine
+from mesh.testbed.delay_line_core import OF_TEST_BEDS, Addressing, DelayLine
 from mesh.testbed.kernel import VIRTIO_HEADER_BYTES, allow_large_packets, spare_timer_slack
 from mesh.testbed.lag_core import LagBook
 from mesh.testbed.path_core import Path, PathSettings
@@ -55,16 +55,25 @@ class Router:
         tuns: descriptor of each region's device, by its index.
         control: bound unix datagram socket, not blocking.
         lifeline: descriptor whose end of file means that whoever wanted this bed is gone.
+        addressing: of the hosts behind the devices.
     """
 
-    def __init__(self, plan: BedPlan, tuns: Mapping[int, int], *, control: socket.socket, lifeline: int) -> None:
+    def __init__(
+        self,
+        plan: BedPlan,
+        tuns: Mapping[int, int],
+        *,
+        control: socket.socket,
+        lifeline: int,
+        addressing: Addressing = OF_TEST_BEDS,
+    ) -> None:
         paths = paths_of(plan, random.Random())
         self._sources = {descriptor: index for index, descriptor in tuns.items()}
         self._devices = dict(tuns)
         self._lifeline = lifeline
         self._control = BedControl(plan, paths)
         self._socket = ControlSocket(self._control, control, self.state)
-        self._line = DelayLine(paths, header_bytes=VIRTIO_HEADER_BYTES)
+        self._line = DelayLine(paths, header_bytes=VIRTIO_HEADER_BYTES, addressing=addressing)
         self._lag = LagBook()
         self._single = dict.fromkeys(tuns, False)
         self._started_ns = time.monotonic_ns()

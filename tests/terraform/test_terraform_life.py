@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.terraform.conftest import ROOT, Ground, Memory, StandIn
+from tests.terraform.conftest import ROOT, TREE, Ground, Memory, StandIn
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 FOURTH = '\n[[regions]]\nname = "sa-east-1"\nnumber = 4\ncidr = "10.40.0.0/16"\nbrokers = 1\ngateways = 1\n'
@@ -290,3 +290,24 @@ def test_six_regions_are_planned_in_the_memory_of_a_small_machine(tmp_path: Path
     planned = next(line for line in output.splitlines() if line.startswith("Plan:"))
     print(f"six regions: {planned} {seconds:.0f} s, at most {memory.most_kib / 1024:.0f} MiB (PSS)")
     assert 0 < memory.most_kib < 3 * 1024 * 1024
+
+
+def test_the_lab_of_hosts_has_the_addresses_that_terraform_gives_its_mesh(tmp_path: Path, stand_in: StandIn) -> None:
+    lab = TREE / "deploy/lab"
+    mesh = Ground(tmp_path / "lab", stand_in.port)
+    mesh.render((lab / "regions.toml").read_text(), "--anew")
+    mesh.run("init")
+    mesh.run("plan", "-var-file=mesh.tfvars", "-out=lab.plan")
+    planned = json.loads(mesh.run("show", "-json", "lab.plan"))["planned_values"]["root_module"]["child_modules"]
+    hosts = {
+        f"{host['index']}.{region['address'].removeprefix('module.').replace('_', '-')}": host["values"]["private_ip"]
+        for region in planned
+        for host in region["resources"]
+        if host["type"] == "aws_instance"
+    }
+    outputs = json.loads((lab / "outputs.json").read_text())["inventory"]["value"]
+    assert hosts == {
+        f"{name}.{region}": host["ip"]
+        for region, row in outputs.items()
+        for name, host in (row["brokers"] | row["gateways"]).items()
+    }

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import tomllib
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from runpy import run_path
+from typing import Final
+
 import pytest
 
-from deploy.lab.layout import REGIONS, layout, networks
+from deploy.lab.layout import OUTPUTS, REGIONS, addressing, layout, networks, outputs_of
 from deploy.lab.needs import LabError
 from deploy.lab.steps import asked, chosen
 from mesh.testbed.plan_core import parse_wan
 
+SHIPPED: Final = Path(__file__).parents[3] / "deploy/ansible/inventory/terraform.py"
 
-def test_an_address_says_which_region_of_the_test_beds_router_it_is_in() -> None:
-    for host in layout(3).hosts:
-        assert int(host.address.split(".")[2]) == REGIONS.index(host.region) + 1
+
+def test_the_lab_has_the_hosts_of_its_regions_toml_with_the_networks_that_stand_there() -> None:
+    with (OUTPUTS.with_name("regions.toml")).open("rb") as file:
+        tables = {table["name"]: table for table in tomllib.load(file)["regions"]}
+    three = layout(3)
+    assert networks(three.hosts) == {name: IPv4Network(table["cidr"]) for name, table in tables.items()}
+    assert {host.name for host in three.hosts} == {
+        f"{role}-{number}.{name}"
+        for name, table in tables.items()
+        for role in ("broker", "gateway")
+        for number in range(1, table[f"{role}s"] + 1)
+    }
+    assert all(IPv4Address(host.address) in host.network for host in three.hosts)
+
+
+def test_the_test_beds_router_knows_the_region_of_every_address() -> None:
+    hosts = layout(3).hosts
+    known = addressing(networks(hosts), {region: index for index, region in enumerate(REGIONS, start=1)})
+    for host in hosts:
+        octet = IPv4Address(host.address).packed[known.octet]
+        assert REGIONS[known.index_of[octet] - 1] == host.region
+    assert known.index_of[11] == 0, "nobody's"
 
 
 def test_every_pair_of_regions_has_a_delay() -> None:
@@ -22,14 +48,27 @@ def test_every_pair_of_regions_has_a_delay() -> None:
 
 def test_hosts_that_come_later_are_no_founders() -> None:
     one, three = layout(1), layout(3)
-    assert one.founders == ("broker-1.us", "broker-2.us", "broker-3.us", "gateway-1.us")
-    assert {"broker-1.ap", "gateway-1.us", "gateway-1.eu", "gateway-1.ap"} < set(three.founders)
+    home = "us-east-1"
+    assert one.founders == (*(f"broker-{number}.{home}" for number in (1, 2, 3)), f"gateway-1.{home}")
+    assert {f"{role}-1.{region}" for role in ("broker", "gateway") for region in REGIONS[:3]} < set(three.founders)
     assert {host.name for host in three.hosts} - set(three.founders) == {
-        "broker-4.us",
-        "broker-5.us",
-        "broker-1.sa",
+        "broker-4.us-east-1",
+        "broker-5.us-east-1",
+        "broker-1.sa-east-1",
+        "gateway-1.sa-east-1",
     }
-    assert networks(three.hosts) == {region: f"10.{10 * i}.0.0/16" for i, region in enumerate(REGIONS, start=1)}
+
+
+def test_ansible_is_told_what_terraform_would_say_of_the_hosts_that_are_there() -> None:
+    said = run_path(str(SHIPPED))["inventory"](
+        {name: row["value"] for name, row in outputs_of(layout(1).founders).items()}
+    )
+    assert said["brokers"]["hosts"] == [f"broker-{number}.us-east-1" for number in (1, 2, 3)]
+    assert said["gateways"]["hosts"] == ["gateway-1.us-east-1"]
+    for host in layout(1).hosts[:3]:
+        told = said["_meta"]["hostvars"][host.name]
+        assert (told["ansible_host"], told["georelay_data_device"]) == (host.address, host.device)
+    assert "georelay_secrets" not in said["mesh"]["vars"], "there is no AWS to ask"
 
 
 def test_another_number_of_regions_is_refused() -> None:

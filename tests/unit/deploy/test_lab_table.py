@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class HostOfTraces:
 
     def __init__(self, closed_after: int) -> None:
         self._left = closed_after
-        self.plan = HostPlan("gateway-1.us", "10.10.1.101")
+        self.plan = HostPlan("gateway-1.us", "10.10.48.101", IPv4Network("10.10.0.0/16"))
 
     def inside(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         self._left -= command[:2] == ["systemctl", "start"]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mesh.testbed import delay_line_core
-from mesh.testbed.delay_line_core import DelayLine
+from mesh.testbed.delay_line_core import Addressing, DelayLine
 from mesh.testbed.path_core import Path, PathSettings
 
 MS = 1_000_000
@@ -52,6 +52,20 @@ def test_the_region_is_found_in_every_slot() -> None:
     one = line()
     one.accept(1, packet(3, slot=15), 0)
     assert one.take()[1] == 3
+
+
+def test_another_octet_may_say_the_region_and_values_of_nobody_are_dropped() -> None:
+    rng = random.Random(1)
+    networks = bytes({10: 1, 20: 2}.get(value, 0) for value in range(256))
+    one = DelayLine(
+        {(1, 2): Path(PathSettings(delay_us=10_000), rng)}, addressing=Addressing(octet=1, index_of=networks)
+    )
+    raw = bytearray(40)
+    raw[0] = 4 << 4 | 5
+    for second in (20, 30):
+        raw[16:20] = bytes([10, second, 64, 11])
+        one.accept(1, bytes(raw), 0)
+    assert (one.take()[1], one.strange) == (2, 1)
 
 
 @pytest.mark.parametrize("raw", [b"", bytes(HEADER + 19), packet(2, version=6), packet(1), packet(9)])

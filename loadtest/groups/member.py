@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,25 +30,56 @@ HEARTBEAT_MS: Final = 500
 BATCH: Final = 200
 COMMIT_SECONDS: Final = 0.2
 
-Member = Callable[[argparse.Namespace, EventWriter], None]
+Taken = dict[int, list[int]]  # offsets by partition
 
 
-class Stop:
-    """Whether the process was asked to leave."""
+class Member:
+    """A member of the group until SIGTERM: what it takes is written down, and then committed.
 
-    def __init__(self) -> None:
-        self.wanted = False
-        signal.signal(signal.SIGTERM, self._stop)
+    Args:
+        options: who it is.
+        events: where it is written down.
+    """
 
-    def _stop(self, *_: object) -> None:
-        self.wanted = True
+    def __init__(self, options: argparse.Namespace, events: EventWriter) -> None:
+        self.options, self._events = options, events
+        self._is_asked_to_leave = False
+        self._committed_at = time.monotonic()
+        signal.signal(signal.SIGTERM, self._leave)
+
+    def assigned(self, member: str, partitions: Iterable[int]) -> None:
+        """Note what it holds now."""
+        self._events.assigned(member, partitions)
+
+    def turns(self) -> Iterator[None]:
+        """Go on until it is to leave."""
+        while not self._is_asked_to_leave:
+            yield
+
+    def took(self, member: str, taken: Taken, *, commits_always: bool = False) -> bool:
+        """Note records that were processed; return whether to commit now."""
+        for partition, offsets in taken.items():
+            self._events.read(member, partition, offsets)
+        is_due = bool(taken) or (commits_always and time.monotonic() - self._committed_at > COMMIT_SECONDS)
+        self._committed_at = time.monotonic() if is_due else self._committed_at
+        return is_due
+
+    def _leave(self, *_: object) -> None:
+        self._is_asked_to_leave = True
 
 
-def confluent_member(options: argparse.Namespace, events: EventWriter) -> None:
+def _by_partition(rows: Iterable[tuple[int, int]]) -> Taken:
+    taken: Taken = {}
+    for partition, offset in rows:
+        taken.setdefault(partition, []).append(offset)
+    return taken
+
+
+def confluent_member(member: Member) -> None:
     """Consume with confluent-kafka (librdkafka)."""
     from confluent_kafka import Consumer, KafkaException
 
-    stop = Stop()
+    options = member.options
     consumer = Consumer(
         {
             "bootstrap.servers": options.bootstrap,
@@ -66,98 +97,70 @@ def confluent_member(options: argparse.Namespace, events: EventWriter) -> None:
 
     def assigned(_: Any, partitions: Any) -> None:
         held.update(row.partition for row in partitions)
-        events.assigned(consumer.memberid() or "", held)
+        member.assigned(consumer.memberid() or "", held)
 
     def revoked(_: Any, partitions: Any) -> None:
         held.difference_update(row.partition for row in partitions)
 
     consumer.subscribe([options.topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
-    committed_at = time.monotonic()
-    while not stop.wanted:
-        batch: dict[int, list[int]] = {}
-        for record in consumer.consume(BATCH, timeout=0.1):
-            if record.error() is None:
-                batch.setdefault(record.partition(), []).append(record.offset())
-        for partition, offsets in batch.items():
-            events.read(consumer.memberid() or "", partition, offsets)
-        if batch or time.monotonic() - committed_at > COMMIT_SECONDS:
-            committed_at = time.monotonic()
+    for _ in member.turns():
+        records = [record for record in consumer.consume(BATCH, timeout=0.1) if record.error() is None]
+        taken = _by_partition((record.partition(), record.offset()) for record in records)
+        if member.took(consumer.memberid() or "", taken, commits_always=True):
             with contextlib.suppress(KafkaException):  # a rebalance: whoever comes next reads from the last commit
                 consumer.commit(asynchronous=False)
     consumer.close()
 
 
-def kafka_python_member(options: argparse.Namespace, events: EventWriter) -> None:
+def _python_settings(options: argparse.Namespace, library: str) -> dict[str, Any]:
+    """Return what kafka-python and aiokafka, which began as one, are told alike."""
+    words = {"range": "RangePartitionAssignor", "roundrobin": "RoundRobinPartitionAssignor"}
+    assignors = importlib.import_module(f"{library}.coordinator.assignors.{options.assignor}")
+    return {
+        "bootstrap_servers": options.bootstrap.split(","),
+        "group_id": options.group,
+        "client_id": options.name,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "partition_assignment_strategy": [getattr(assignors, words[options.assignor])],
+    }
+
+
+def _offsets(found: Any) -> Taken:
+    return {place.partition: [record.offset for record in records] for place, records in found.items()}
+
+
+def kafka_python_member(member: Member) -> None:
     """Consume with kafka-python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         kafka = importlib.import_module("kafka")
-    stop = Stop()
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=options.bootstrap.split(","),
-        group_id=options.group,
-        client_id=options.name,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        max_poll_interval_ms=20_000,
-        partition_assignment_strategy=[_kafka_python_assignor(options.assignor)],
-    )
+    consumer = kafka.KafkaConsumer(**_python_settings(member.options, "kafka"), max_poll_interval_ms=20_000)
 
     class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[name-defined, misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
             """Nothing: what is not committed is read again by the next owner."""
 
         def on_partitions_assigned(self, _: Any) -> None:
-            events.assigned(member_id(), (row.partition for row in consumer.assignment()))
+            member.assigned(member_id(), (row.partition for row in consumer.assignment()))
 
     def member_id() -> str:
         return str(consumer._coordinator._generation.member_id)
 
-    consumer.subscribe([options.topic], listener=Listener())
-    while not stop.wanted:
-        found = consumer.poll(timeout_ms=100, max_records=BATCH)
-        for place, records in found.items():
-            events.read(member_id(), place.partition, [record.offset for record in records])
-        if found:
+    consumer.subscribe([member.options.topic], listener=Listener())
+    for _ in member.turns():
+        if member.took(member_id(), _offsets(consumer.poll(timeout_ms=100, max_records=BATCH))):
             with contextlib.suppress(kafka.errors.KafkaError):
                 consumer.commit()
     consumer.close()
 
 
-def _kafka_python_assignor(name: str) -> Any:
-    modules = {
-        "range": ("kafka.coordinator.assignors.range", "RangePartitionAssignor"),
-        "roundrobin": ("kafka.coordinator.assignors.roundrobin", "RoundRobinPartitionAssignor"),
-    }
-    module, kind = modules[name]
-    return getattr(importlib.import_module(module), kind)
-
-
-def aiokafka_member(options: argparse.Namespace, events: EventWriter) -> None:
-    """Consume with aiokafka."""
-    asyncio.run(_aiokafka(options, events))
-
-
-async def _aiokafka(options: argparse.Namespace, events: EventWriter) -> None:
+async def _aiokafka(member: Member) -> None:
     import aiokafka
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-    stop = Stop()
-    assignor = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}[options.assignor]
-    consumer = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=options.bootstrap,
-        group_id=options.group,
-        client_id=options.name,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        partition_assignment_strategy=[assignor],
-        retry_backoff_ms=100,
-    )
+    consumer = aiokafka.AIOKafkaConsumer(**_python_settings(member.options, "aiokafka"), retry_backoff_ms=100)
 
     def member_id() -> str:
         return str(consumer._coordinator.member_id)
@@ -167,33 +170,24 @@ async def _aiokafka(options: argparse.Namespace, events: EventWriter) -> None:
             """Nothing: what is not committed is read again by the next owner."""
 
         async def on_partitions_assigned(self, _: Any) -> None:
-            events.assigned(member_id(), (row.partition for row in consumer.assignment()))
+            member.assigned(member_id(), (row.partition for row in consumer.assignment()))
 
     await consumer.start()
-    consumer.subscribe([options.topic], listener=Listener())
-    while not stop.wanted:
-        found = await consumer.getmany(timeout_ms=100, max_records=BATCH)
-        for place, records in found.items():
-            events.read(member_id(), place.partition, [record.offset for record in records])
-        if found:
+    consumer.subscribe([member.options.topic], listener=Listener())
+    for _ in member.turns():
+        if member.took(member_id(), _offsets(await consumer.getmany(timeout_ms=100, max_records=BATCH))):
             with contextlib.suppress(aiokafka.errors.KafkaError):
                 await consumer.commit()
     await consumer.stop()
 
 
-def sdk_member(options: argparse.Namespace, events: EventWriter) -> None:
-    """Consume with the SDK."""
-    asyncio.run(_sdk(options, events))
-
-
-async def _sdk(options: argparse.Namespace, events: EventWriter) -> None:
-    stop = Stop()
-    member_id = ""
+async def _sdk(member: Member) -> None:
+    options, member_id = member.options, ""
 
     def assigned(places: list[Place]) -> None:
         nonlocal member_id
         _, member_id, _, _ = consumer.group_offsets()
-        events.assigned(member_id, (place.partition for place in places))
+        member.assigned(member_id, (place.partition for place in places))
 
     async with georelay.connect(options.bootstrap) as mesh:
         consumer = mesh.consumer(
@@ -207,22 +201,18 @@ async def _sdk(options: argparse.Namespace, events: EventWriter) -> None:
             on_assigned=assigned,
         )
         async with consumer:
-            while not stop.wanted:
-                batch: dict[int, list[int]] = {}
-                for record in await consumer.get_many(max_records=BATCH, timeout_s=0.1):
-                    batch.setdefault(record.partition, []).append(record.offset)
-                for partition, offsets in batch.items():
-                    events.read(member_id, partition, offsets)
-                if batch:
+            for _ in member.turns():
+                records = await consumer.get_many(max_records=BATCH, timeout_s=0.1)
+                if member.took(member_id, _by_partition((record.partition, record.offset) for record in records)):
                     with contextlib.suppress(GeorelayError):
                         await consumer.commit()
 
 
-MEMBERS: Final[dict[str, Member]] = {
+MEMBERS: Final[dict[str, Callable[[Member], None]]] = {
     "confluent-kafka": confluent_member,
-    "aiokafka": aiokafka_member,
+    "aiokafka": lambda member: asyncio.run(_aiokafka(member)),
     "kafka-python": kafka_python_member,
-    "sdk": sdk_member,
+    "sdk": lambda member: asyncio.run(_sdk(member)),
 }
 
 
@@ -237,7 +227,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--name", default="member", help="the client id")
     parser.add_argument("--assignor", default="range")
     options = parser.parse_args(arguments)
-    MEMBERS[options.client](options, EventWriter(options.events))
+    MEMBERS[options.client](Member(options, EventWriter(options.events)))
 
 
 if __name__ == "__main__":

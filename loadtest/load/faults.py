@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,18 +35,6 @@ FLAP_SHARE: Final = 0.4  # of the connections, cut at a time
 QUEUE: Final = "100ms"  # longest wait in front of a cap
 More = dict[str, Any] | None  # what is worth knowing of what was done
 Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[More]]
-
-
-@asynccontextmanager
-async def _kill(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    async with _killed(stage, [what]):
-        yield
-
-
-@asynccontextmanager
-async def _region_loss(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    async with _killed(stage, _brokers_of(stage, what)):
-        yield
 
 
 @asynccontextmanager
@@ -111,18 +99,20 @@ async def _link_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
             await asyncio.sleep(FLAP_S)
             await stage.wan("cut", *what.split("-"))
 
-    async with _changed_link(stage, what, "cut"):
-        flapping = asyncio.create_task(flap())
-        try:
-            yield
-        finally:
-            await _cancelled(flapping)
+    async with _changed_link(stage, what, "cut"), _meanwhile(flap()):
+        yield
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task  # an error of a change is one of the campaign
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something until the block ends. Raises what went wrong with it: it is one of the campaign."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 @asynccontextmanager
@@ -168,11 +158,10 @@ async def _peer_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
             await links.heal_wires(wires)
             await asyncio.sleep(rng.uniform(0.05, 0.2))
 
-    flapping = asyncio.create_task(flap())
     try:
-        yield
+        async with _meanwhile(flap()):
+            yield
     finally:
-        await _cancelled(flapping)
         await links.heal_wires(wires)
 
 
@@ -261,10 +250,15 @@ async def _segment_bytes(stage: Stage) -> float:
     return sum(float(line.split()[-1]) for line in await stage.metric_lines(SEGMENT_COUNTER))
 
 
-@asynccontextmanager
-async def _certificates(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    await asyncio.to_thread(_renew_certificates, stage, what)
-    yield
+def _once(change: Callable[[Stage, str], Awaitable[None]]) -> Strike:
+    """Return the strike that is done at once and not undone."""
+
+    @asynccontextmanager
+    async def strike(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+        await change(stage, what)
+        yield
+
+    return strike
 
 
 @asynccontextmanager
@@ -273,41 +267,24 @@ async def _upgrade(stage: Stage, _: Fault, what: str) -> AsyncIterator[More]:
         yield {"levels": await stage.mesh(OlderMesh).upgrade(what, stage.killed)}
 
 
-def _renew_certificates(stage: Stage, region: str) -> None:
+async def _renew_certificates(stage: Stage, region: str) -> None:
     """Give every broker of a region a new certificate and key. Raises ConfigError."""
-    pki = PkiDirectory.open(stage.directory / "pki")
+    pki = await asyncio.to_thread(PkiDirectory.open, stage.directory / "pki")
     for listed in pki.listed():
         kind, _, broker = listed.name.partition("-")
         if kind == "broker" and stage.name_of(int(broker)).rpartition("-")[0] == region:
             own = f"{listed.name}."  # the name that only a broker's certificate has comes by itself
-            pki.issue_broker(int(broker), hosts=tuple(x for x in listed.hosts if not x.startswith(own)), renew=True)
-
-
-@asynccontextmanager
-async def _kill_client(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    stage.programs[what].strike()
-    yield
-
-
-@asynccontextmanager
-async def _client_joins(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    stage.programs[what].join()
-    yield
-
-
-@asynccontextmanager
-async def _client_leaves(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    await stage.programs[what].leave()
-    yield
+            hosts = tuple(host for host in listed.hosts if not host.startswith(own))
+            await asyncio.to_thread(pki.issue_broker, int(broker), hosts=hosts, renew=True)
 
 
 STRIKES: Final[dict[str, Strike]] = {
-    "kill": _kill,
-    "kill-client": _kill_client,
-    "client-joins": _client_joins,
-    "client-leaves": _client_leaves,
+    "kill": lambda stage, _, what: _killed(stage, [what]),
+    "kill-client": _once(lambda stage, what: stage.programs[what].strike()),
+    "client-joins": _once(lambda stage, what: stage.programs[what].join()),
+    "client-leaves": _once(lambda stage, what: stage.programs[what].leave()),
     "stop": _stop,
-    "region-loss": _region_loss,
+    "region-loss": lambda stage, _, what: _killed(stage, _brokers_of(stage, what)),
     "link-cut": _link(lambda _: ("cut",)),
     "link-one-way": _link(lambda _: ("cut", "--one-way")),
     "link-slow": _link(lambda fault: ("slow", "--rtt", f"{fault.ms:g}ms")),
@@ -331,6 +308,6 @@ STRIKES: Final[dict[str, Strike]] = {
     "region-add": _region_add,
     "grow": _grow,
     "reassign": _reassign,
-    "certificates": _certificates,
+    "certificates": _once(_renew_certificates),
     "upgrade": _upgrade,
 }

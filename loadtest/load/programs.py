@@ -59,9 +59,9 @@ class Program(ABC):
         """Start them. Raises CampaignFailed."""
         await self.prepare()
         for _ in range(self.row.count):
-            self.join()
+            await self.join()
 
-    def join(self) -> None:
+    async def join(self) -> None:
         """Start one more."""
         number = len(self.processes)
         name = f"{PROGRAM}-{self.row.name.replace(' ', '-')}-{number}"
@@ -74,7 +74,7 @@ class Program(ABC):
         if running := [process for process in self.processes if process.is_running]:
             await running[0].stop()
 
-    def strike(self) -> None:
+    async def strike(self) -> None:
         """kill -9 of one of them; it is started again."""
         if running := [process for process in self.processes if process.is_running]:
             self.kills += 1

@@ -66,6 +66,12 @@ class Findings:
     old_home_s: float
     overlap_s: float | None
 
+    @property
+    def worst_rto_s(self) -> float | None:
+        """Return the seconds until the last publisher outside of the fault was answered again, None: one never was."""
+        known = [each for each in self.rto_s.values() if each is not None]
+        return max(known) if known and len(known) == len(self.rto_s) else None
+
 
 def findings_of(
     operations: Sequence[Operation],

@@ -15,13 +15,14 @@ from typing import Any, Final
 from loadtest.campaign.mesh import CLI, CampaignFailed, NotYet, run_command, until
 from loadtest.campaign.phases_core import HEALED
 from loadtest.drill.drill_core import broken_promises, findings_of
-from loadtest.drill.report_core import RunResult, document_of, markdown_of, rto_s
+from loadtest.drill.report_core import Run, document_of, markdown_of
 from loadtest.drill.shot import BROKER_LOSS, CUT, KILL, LINK, LINK_CUT, REGION_LOSS, Shot, text_of
 from loadtest.load import homes
 from loadtest.load.campaign import Campaign, Topology
 from loadtest.load.campaign_file import parse
-from loadtest.load.figures_core import heals_of
+from loadtest.load.figures_core import Heal, heals_of
 from loadtest.load.locust_processes import RunOptions
+from loadtest.load.results import Results
 from loadtest.load.runner import judged, keep_traces, play
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.mesh_process import MeshProcess
@@ -78,7 +79,7 @@ async def _carry_out(plan: DrillPlan, say: Say) -> bool:
     began = datetime.now(UTC)
     folder = plan.out / f"drill-{plan.kind}-{began:%Y%m%dT%H%M%SZ}"
     hows = ways(plan)
-    results: list[RunResult] = []
+    results: list[Run] = []
     failure: CampaignFailed | None = None
     regions = plan.topology.regions
     first, _ = _campaign(plan, plan.shot(0, hows[-1], regions[0], regions, began))
@@ -136,7 +137,7 @@ def _campaign(plan: DrillPlan, shot: Shot) -> tuple[Campaign, str]:
     return parse(text, name=shot.topic, place="drill.toml"), text
 
 
-async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began: datetime, base: Path) -> RunResult:
+async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began: datetime, base: Path) -> Run:
     folder = base / f"run-{number + 1}"
     folder.mkdir(parents=True)
     async with staged(folder, mesh) as stage:
@@ -155,7 +156,7 @@ async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began:
     return _result(shot, folder, leader, home_after, audit)
 
 
-def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple[str, str]) -> RunResult:
+def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple[str, str]) -> Run:
     """Judge what a run has left in its folder. Raises CampaignFailed: nothing was measured."""
     results, judgement = judged(folder)
     struck = next((row for row in results.events if row["what"] in ("region-loss", "link-cut", "kill")), None)
@@ -176,23 +177,29 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
     if audit[0] in ("diverged", "incomplete"):
         broken.append(f"the audit says {audit[0]}: {audit[1]}")
     backs = [row for row in results.events if row["what"] == homes.HOME_BACK]
-    return RunResult(
-        topic=shot.topic,
-        victim=shot.home,
-        how=shot.how,
-        control_leader=leader,
-        home_after=home_after,
-        findings=findings,
-        audit=audit,
-        marks={name: row[name] for row in backs for name in ("region_ready_s", "fail_back_s")},
-        notes=(
+    return {
+        "topic": shot.topic,
+        "victim": shot.home,
+        "how": shot.how,
+        "control_leader": leader,
+        "home_after": home_after,
+        **asdict(findings),
+        "rto_by_publisher_s": findings.rto_s,
+        "rto_s": findings.worst_rto_s,
+        "marks": {name: row[name] for row in backs for name in ("region_ready_s", "fail_back_s")},
+        "notes": [
             f"{struck['what']} of {struck['of']} for {struck['for_s']:g} s at least",
             *(f"the move back was refused at first: {text}" for row in backs for text in row["refused"]),
-        ),
-        judged=tuple(f"{line.what}: {line.found}" for line in judgement.lines),
-        broken=tuple(broken),
-        heals=tuple(heals_of(results.operations, [row for row in results.events if row["what"] == HEALED], {})),
-    )
+        ],
+        "judged": [f"{line.what}: {line.found}" for line in judgement.lines],
+        "audit": {"result": audit[0], "said": audit[1]},
+        "broken": broken,
+        "after_heal": [asdict(heal) for heal in _heals(results) if shot.how == LINK],
+    }
+
+
+def _heals(results: Results) -> list[Heal]:
+    return heals_of(results.operations, [row for row in results.events if row["what"] == HEALED], {})
 
 
 def victim_of(number: int, regions: Sequence[str], leader: str) -> str:
@@ -230,16 +237,16 @@ async def _audited(stage: Stage, topic: str) -> tuple[str, str]:
     return result, why.strip()[:300]
 
 
-def line_of(number: int, result: RunResult) -> str:
+def line_of(number: int, run: Run) -> str:
     """Return one run in one line."""
-    found, rto = result.findings, rto_s(result)
-    led = ", led control" if result.victim == result.control_leader else ""
+    led = ", led control" if run["victim"] == run["control_leader"] else ""
+    rto = "-" if run["rto_s"] is None else f"{run['rto_s']:.2f} s"
     return (
-        f"run {number}: {result.victim} ({result.how}{led}): RTO {'-' if rto is None else f'{rto:.2f} s'}, "
-        f"geo-acknowledged {found.geo_acknowledged} lost {found.geo_lost}, region-acknowledged "
-        f"{found.region_acknowledged} orphaned {found.region_orphaned} lost {found.region_lost}, twice "
-        f"{found.duplicated}, out of order {found.reordered}, audit {result.audit[0]}"
-        + ("" if not result.broken else f"; BROKEN: {'; '.join(result.broken)}")
+        f"run {number}: {run['victim']} ({run['how']}{led}): RTO {rto}, "
+        f"geo-acknowledged {run['geo_acknowledged']} lost {run['geo_lost']}, region-acknowledged "
+        f"{run['region_acknowledged']} orphaned {run['region_orphaned']} lost {run['region_lost']}, twice "
+        f"{run['duplicated']}, out of order {run['reordered']}, audit {run['audit']['result']}"
+        + ("" if not run["broken"] else f"; BROKEN: {'; '.join(run['broken'])}")
     )
 
 

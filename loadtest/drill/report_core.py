@@ -9,86 +9,43 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final
-
-from loadtest.drill.drill_core import Findings
-from loadtest.drill.shot import LINK
-from loadtest.load.figures_core import Heal
 
 RTO_MEDIAN_S_MAX: Final = 5.0
 RTO_WORST_S_MAX: Final = 8.0
 CAUGHT_UP_S_MAX: Final = 2.0
 REPORT_VERSION: Final = 1
+SUMMED: Final = (
+    *("geo_acknowledged", "geo_lost", "region_acknowledged", "region_orphaned", "region_lost"),
+    *("duplicated", "reordered"),
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What came of a run.
-
-    Args:
-        audit: result and what the command said.
-        marks: seconds that something took. notes, judged: for a person; judged: by the campaign's checks.
-        broken: promises that were not kept. heals: what readers saw of it.
-        home_after: where the topic is at home in the end.
-    """
-
-    topic: str
-    victim: str
-    how: str
-    control_leader: str
-    home_after: str
-    findings: Findings
-    audit: tuple[str, str]
-    marks: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    judged: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-    heals: tuple[Heal, ...] = ()
+Run = Mapping[str, Any]  # what came of a run, as loadtest.drill.drill_run writes it
 
 
-def document_of(head: Mapping[str, Any], runs: Sequence[RunResult]) -> dict[str, Any]:
+def document_of(head: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
     """Return everything as one JSON document."""
-    return {
-        "version": REPORT_VERSION,
-        **head,
-        "summary": summary_of(runs),
-        "runs": [_run(result) for result in runs],
-    }
+    return {"version": REPORT_VERSION, **head, "summary": summary_of(runs), "runs": list(runs)}
 
 
-def summary_of(runs: Sequence[RunResult]) -> dict[str, Any]:
+def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the figures over all runs, the promises broken and the goals missed."""
-    rtos = [rto for result in runs if (rto := rto_s(result)) is not None]
-    broken = [f"run {number}: {text}" for number, result in enumerate(runs, start=1) for text in result.broken]
-    audits = sorted({result.audit[0] for result in runs})
-    found = [result.findings for result in runs]
+    rtos = [run["rto_s"] for run in runs if run["rto_s"] is not None]
+    broken = [f"run {number}: {text}" for number, run in enumerate(runs, start=1) for text in run["broken"]]
     summary: dict[str, Any] = {
         "runs": len(runs),
         "rto_median_s": statistics.median(rtos) if rtos else None,
         "rto_worst_s": max(rtos, default=None),
-        "geo_acknowledged": sum(each.geo_acknowledged for each in found),
-        "geo_lost": sum(each.geo_lost for each in found),
-        "region_acknowledged": sum(each.region_acknowledged for each in found),
-        "region_orphaned": sum(each.region_orphaned for each in found),
-        "region_lost": sum(each.region_lost for each in found),
-        "rpo_worst_s": max((each.rpo_s for each in found), default=0.0),
-        "duplicated": sum(each.duplicated for each in found),
-        "reordered": sum(each.reordered for each in found),
-        "audit": audits[0] if len(audits) == 1 else ", ".join(audits),
+        **{name: sum(run[name] for run in runs) for name in SUMMED},
+        "rpo_worst_s": max((run["rpo_s"] for run in runs), default=0.0),
+        "audit": ", ".join(sorted({run["audit"]["result"] for run in runs})),
         "broken": broken,
     }
     return summary | {"missed": _missed(summary, runs), "verdict": "FAILED" if broken else "KEPT"}
 
 
-def rto_s(result: RunResult) -> float | None:
-    """Return the seconds until the last publisher outside of the fault was answered again, None: one never was."""
-    seconds = list(result.findings.rto_s.values())
-    known = [each for each in seconds if each is not None]
-    return max(known) if known and len(known) == len(seconds) else None
-
-
-def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:
+def _missed(summary: Mapping[str, Any], runs: Sequence[Run]) -> list[str]:
     median, worst = summary["rto_median_s"], summary["rto_worst_s"]
     missed = []
     if median is not None and median > RTO_MEDIAN_S_MAX:
@@ -97,32 +54,13 @@ def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:
         missed.append(f"worst RTO {worst:.2f} s, goal {RTO_WORST_S_MAX:g} s")
     if "not run" in summary["audit"]:
         missed.append("the audit was not run in every run")
-    for number, result in enumerate(runs, start=1):
-        for heal in result.heals if result.how == LINK else ():
-            late = heal.caught_up_s
+    for number, run in enumerate(runs, start=1):
+        for heal in run["after_heal"]:
+            late = heal["caught_up_s"]
             if late is None or late > CAUGHT_UP_S_MAX:
                 shown = "never" if late is None else f"after {late:.2f} s"
-                missed.append(f"run {number}: {heal.region} caught up {shown}, goal {CAUGHT_UP_S_MAX:g} s")
+                missed.append(f"run {number}: {heal['region']} caught up {shown}, goal {CAUGHT_UP_S_MAX:g} s")
     return missed
-
-
-def _run(result: RunResult) -> dict[str, Any]:
-    row = {
-        "topic": result.topic,
-        "victim": result.victim,
-        "how": result.how,
-        "control_leader": result.control_leader,
-        "home_after": result.home_after,
-        **asdict(result.findings),
-        "rto_by_publisher_s": dict(result.findings.rto_s),
-        "marks": dict(result.marks),
-        "notes": list(result.notes),
-        "judged": list(result.judged),
-        "audit": {"result": result.audit[0], "said": result.audit[1]},
-        "broken": list(result.broken),
-    }
-    row["rto_s"] = rto_s(result)
-    return row | ({"after_heal": [asdict(heal) for heal in result.heals]} if result.how == LINK else {})
 
 
 # --- Markdown -----------------------------------------------------------------------------------------
@@ -196,7 +134,7 @@ def _run_lines(number: int, row: Mapping[str, Any]) -> list[str]:
         )
     lines += [f"- {text}" for text in row["judged"]]
     lines += [f"- {name}: {seconds:.2f} s" for name, seconds in row["marks"].items()]
-    for heal in row.get("after_heal", ()):
+    for heal in row["after_heal"]:
         seconds = f"flowing {_s(heal['flowing_s'])}, caught up {_s(heal['caught_up_s'])}"
         lines.append(f"- {heal['region']} after the heal: {seconds}")
     lines += [f"- {note}" for note in row["notes"]]

@@ -120,14 +120,16 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_of_a_run_says_what_came_of_the_drill(folder: Path) -> None:
     shot = Shot(kind=REGION_LOSS, how="kill", topic="t", home="us", regions=REGIONS, rate_per_s=1, fault_s=1)
     result = _result(shot, folder, "eu", "us", ("diverged", "at 3"))
-    assert result.findings.rto_s == {"away-region": 4.0, "away-geo": None}, "from before the first broker is killed"
-    assert result.marks == {"region_ready_s": 1.5, "fail_back_s": 3.5}
-    assert result.notes == ("region-loss of us for 1 s at least", "the move back was refused at first: too early")
-    assert "away-geo was never answered again" in result.broken
-    assert "the audit says diverged: at 3" in result.broken
-    assert {"history: 1 x UNSEEN"} < set(result.broken), "one record that was acknowledged is nowhere"
-    assert any(text.startswith("orphan branches: ") for text in result.broken)
-    assert any(text.startswith("no engine told anything") for text in result.broken), "a run that says nothing"
+    assert result["rto_by_publisher_s"] == {"away-region": 4.0, "away-geo": None}, (
+        "from before the first broker is killed"
+    )
+    assert result["marks"] == {"region_ready_s": 1.5, "fail_back_s": 3.5}
+    assert result["notes"] == ["region-loss of us for 1 s at least", "the move back was refused at first: too early"]
+    assert "away-geo was never answered again" in result["broken"]
+    assert "the audit says diverged: at 3" in result["broken"]
+    assert {"history: 1 x UNSEEN"} < set(result["broken"]), "one record that was acknowledged is nowhere"
+    assert any(text.startswith("orphan branches: ") for text in result["broken"])
+    assert any(text.startswith("no engine told anything") for text in result["broken"]), "a run that says nothing"
 
 
 def test_what_is_in_an_orphan_branch_where_it_was_said_to_be_is_counted_and_breaks_nothing(folder: Path) -> None:
@@ -135,8 +137,8 @@ def test_what_is_in_an_orphan_branch_where_it_was_said_to_be_is_counted_and_brea
     (folder / "orphans.jsonl").write_text(f"{json.dumps(row)}\n")
     shot = Shot(kind=REGION_LOSS, how="kill", topic="t", home="us", regions=REGIONS, rate_per_s=1, fault_s=1)
     result = _result(shot, folder, "eu", "us", ("agrees", ""))
-    assert (result.findings.region_orphaned, result.findings.region_lost) == (1, 0)
-    assert not any(text.startswith(("history", "orphan branches")) for text in result.broken)
+    assert (result["region_orphaned"], result["region_lost"]) == (1, 0)
+    assert not any(text.startswith(("history", "orphan branches")) for text in result["broken"])
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,13 @@ from loadtest.bench import (
     live,
     loads,
     native,
-    opening,
     resolve,
     sla,
     sockets,
     storage,
+    timers,
     trace_readers,
     traced,
-    tracing,
     viewers,
 )
 from loadtest.bench.machine import add_directory, describe, disk_of
@@ -63,10 +62,10 @@ MESHES = {
 }
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
-    "open": (opening.run, "one data directory, no mesh"),
+    "open": (timers.run_opening, "one data directory, no mesh"),
     "storage": (storage.run, "one operation of the log and of the codec, no mesh; the figures are stored"),
     "links": (links.run, "a link between two regions over each carrier in turn, TLS, no mesh"),
-    "tracing": (tracing.run, "the recorder of a broker, no mesh"),
+    "tracing": (timers.run_tracing, "the recorder of a broker, no mesh"),
     "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
     "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),
 }

@@ -8,23 +8,19 @@ answers at once, and one that asks that server. They print their address and ser
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-import time
-from collections import Counter
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 import uvloop
 
+from loadtest.bench.open_loop import ask_all
 from loadtest.bench.schedule_core import Load
-from loadtest.quantile_core import quantile
 
 METHOD: Final = "/broker.Broker/Publish"
 DEADLINE_S: Final = 10.0
-TICK_S: Final = 0.002
 OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
 
 
@@ -36,45 +32,22 @@ def request_of(load: Load, number: int, due_ns: int) -> bytes:
 
 async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, Any]:
     """Call for so long and wait for the answers; return what became of the calls."""
-    answers: Counter[str] = Counter()
     said: dict[str, str] = {}
-    latencies_ns: list[int] = []
     load = Load(topics=[topic], rate_per_s=rate, seconds=seconds)
-    open_calls: set[asyncio.Task[None]] = set()
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         publish = channel.unary_unary(METHOD)
 
-        async def one(number: int, due_ns: int) -> None:
+        async def one(number: int, due_ns: int) -> str:
             try:
                 await publish(request_of(load, number, due_ns), timeout=DEADLINE_S)
-                answers["ok"] += 1
-                latencies_ns.append(time.monotonic_ns() - due_ns)
             except grpc.aio.AioRpcError as error:
-                code = dict(error.trailing_metadata() or ()).get("georelay-code", error.code().name)
-                answers[str(code)] += 1
-                said.setdefault(str(code), error.details() or "")
+                code = str(dict(error.trailing_metadata() or ()).get("georelay-code", error.code().name))
+                said.setdefault(code, error.details() or "")
+                return code
+            return "ok"
 
         await channel.channel_ready()
-        loop = asyncio.get_running_loop()
-        cpu_from, began_ns = time.process_time(), time.monotonic_ns()
-        for number in range(load.count):
-            due_ns = load.due_ns(began_ns, number)
-            while time.monotonic_ns() < due_ns:
-                await asyncio.sleep(max(TICK_S / 2, (due_ns - time.monotonic_ns()) / 1e9))
-            task = loop.create_task(one(number, due_ns))
-            open_calls.add(task)
-            task.add_done_callback(open_calls.discard)
-        await asyncio.gather(*open_calls)
-        cpu_s = time.process_time() - cpu_from
-    return {
-        "due": load.count,
-        "ok": answers["ok"],
-        "answers": ", ".join(f"{count} {what}" for what, count in answers.most_common()),
-        "said": said,
-        "cpu_s": cpu_s,
-        "p50_ms": quantile(latencies_ns, 0.5, none=0) / 1e6,
-        "p99_ms": quantile(latencies_ns, 0.99, none=0) / 1e6,
-    }
+        return await ask_all(load, one) | {"said": said}
 
 
 async def serve(upstream: str | None) -> None:

@@ -1,4 +1,4 @@
-"""When records are due, whether or not those before them were answered: the open model. Pure.
+"""When records are due, whether or not those before them were answered (the open model), and their keys. Pure.
 
 Rule 1: due times follow from the rate alone. Who is late sends what is due at once, and latency counts from the due
         time: a target that stands still hides nothing (coordinated omission, Tene 2013).
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect
 from collections.abc import Iterator
+from itertools import accumulate
 
 
 class Arrivals:
@@ -55,3 +57,27 @@ class Arrivals:
             return math.inf
         gap_s = self._rng.expovariate(self._rate_per_s) if self._poisson else 1 / self._rate_per_s
         return gap_s * 1e9
+
+
+class Keys:
+    """Draws keys 0..count-1.
+
+    Args:
+        distribution: uniform, zipf:EXPONENT, or hot:SHARE (key 0 has that share, the others are uniform).
+    """
+
+    def __init__(self, distribution: str, count: int, rng: random.Random) -> None:
+        kind, _, number = distribution.partition(":")
+        self._rng = rng
+        self._count = count
+        self._hot_share = float(number) if kind == "hot" else 0.0
+        self._sums = list(accumulate((row + 1) ** -float(number) for row in range(count))) if kind == "zipf" else []
+
+    def draw(self) -> int:
+        """Return a key."""
+        if self._sums:
+            return min(bisect(self._sums, self._rng.random() * self._sums[-1]), self._count - 1)
+        if self._hot_share and (self._count == 1 or self._rng.random() < self._hot_share):
+            return 0
+        first = 1 if self._hot_share else 0
+        return self._rng.randrange(first, self._count)

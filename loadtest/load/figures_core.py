@@ -10,18 +10,39 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from loadtest.campaign.phases_core import HEALED
 from loadtest.history.operation import Kind, Operation
 from loadtest.load.engine_values import DELIVER, method_of, origin_of
 from loadtest.load.samples_core import Samples
 from loadtest.table_core import table_lines
-from loadtest.wan.heals_core import Delivery, caught_up_s, flowing_s
 
 LATENCIES: Final = ("latency", "records", "p50 ms", "p99 ms", "max ms", "floor ms", "p50 above", "p99 above")
 HEALS: Final = ("after", "reader in", "flowing s", "caught up s")
 NEVER: Final = "never"
+CAUGHT_UP_MS: Final = 250.0
+
+
+class Delivery(NamedTuple):
+    """A record at a reader: its offset, when it was due there at best and when it came, monotonic nanoseconds."""
+
+    offset: int
+    due_ns: int
+    at_ns: int
+
+
+def flowing_s(deliveries: Sequence[Delivery], healed_ns: int) -> float | None:
+    """Return the seconds from the heal to the first delivery after it, None when there was none."""
+    return next(((row.at_ns - healed_ns) / 1e9 for row in deliveries if row.at_ns > healed_ns), None)
+
+
+def caught_up_s(deliveries: Sequence[Delivery], healed_ns: int) -> float | None:
+    """Return the seconds from the heal until the reader was up to date, None when it never was."""
+    for row in deliveries:
+        if row.at_ns > healed_ns and (row.at_ns - row.due_ns) / 1e6 <= CAUGHT_UP_MS:
+            return (row.at_ns - healed_ns) / 1e9
+    return None
 
 
 def latency_lines(totals: Mapping[tuple[str, str], Samples], floor_ms: Mapping[str, float]) -> list[str]:

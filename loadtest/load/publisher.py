@@ -16,10 +16,9 @@ from typing import Final
 from georelay.wire.murmur2 import partition_for_key
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
-from loadtest.load.arrivals import Arrivals
+from loadtest.load.arrivals import Arrivals, Keys
 from loadtest.load.campaign import TRANSACTIONS
 from loadtest.load.engine_values import ABORT, EPOCH, PUBLISH, Plan, WallClock, publisher_name, value_of
-from loadtest.load.keys import Keys
 
 GIVE_UP_S: Final = 120.0  # longer than any fault of a campaign lasts
 NO_ROOM: Final = "not sent: too many were not answered"

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from loadtest.load.figures_core import Delivery, caught_up_s, flowing_s
 from loadtest.quantile_core import quantile
-from loadtest.wan.heals_core import Delivery, caught_up_s, flowing_s
 
 S = 1_000_000_000
 MS = 1_000_000

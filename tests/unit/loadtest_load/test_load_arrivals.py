@@ -6,8 +6,7 @@ import itertools
 import math
 import random
 
-from loadtest.load.arrivals import Arrivals
-from loadtest.load.keys import Keys
+from loadtest.load.arrivals import Arrivals, Keys
 from loadtest.load.samples_core import Samples, bucket_ms
 
 SECOND = 1_000_000_000

@@ -17,6 +17,17 @@ STOP_SECONDS_MAX: Final = 15
 ASK_AGAIN_S: Final = 1.0
 SAID_BYTES_MAX: Final = 4_096
 SAID_NOTHING: Final = "it said nothing"
+_GUARD: Final = """
+import os, sys
+from georelay.process_guard import die_with_parent
+die_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def guarded(*words: object) -> list[str]:
+    """Return a command line that ends with the thread that runs it, also by kill -9; its pid is that of the program."""
+    return [PYTHON, "-c", _GUARD, str(os.getpid()), *map(str, words)]
 
 
 def end(process: subprocess.Popen[Any], *, within_s: float = STOP_SECONDS_MAX) -> None:

@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from georelay.tls import client_contexts
-from loadtest.child_process import end
+from loadtest.child_process import end, guarded
 
-# `up` and all it started end with whoever runs this, also by kill -9.
-GUARDED_UP = """
-import runpy, sys
-from georelay.process_guard import die_with_parent
-die_with_parent(int(sys.argv.pop(1)))
-runpy.run_module("georelay.cli", run_name="__main__", alter_sys=True)
-"""
 READY_SECONDS_MAX = 180  # of a machine without an idle moment
 STOP_SECONDS_MAX = 20
 
@@ -53,9 +46,9 @@ class MeshProcess:
         self.user = user
         self.endpoints: dict[str, Any] = {}
         self.endpoints_file = directory / "endpoints.json"
-        self._arguments = [
-            sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python"),
-            *("-c", GUARDED_UP, str(os.getpid()), "up"),
+        python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+        self._arguments = [  # what it started ends with it
+            *guarded(python, "-m", "georelay.cli", "up"),
             *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
             *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self.endpoints_file)),
             *(() if user is None else ("--user", ":".join(user))),

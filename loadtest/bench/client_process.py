@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import PLAIN, Settings, environment
+from loadtest.child_process import guarded
 
 SECONDS_MAX: Final = 180
 EXTRA_SECONDS: Final = 30  # beyond the time at which a client gives up by itself
@@ -37,7 +38,7 @@ class ClientProcess:
         self._what = " ".join([module.rpartition(".")[2], *map(str, words[:2])])
         path = {} if packages is None else {"PYTHONPATH": os.pathsep.join([str(packages), *sys.path])}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, words)],
+            guarded(sys.executable, "-m", module, *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

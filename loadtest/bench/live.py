@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -24,17 +23,10 @@ from typing import Any, Final
 import georelay
 from loadtest.bench.sdk_load import consume, publish
 from loadtest.campaign.mesh import NotYet, until
-from loadtest.child_process import end
+from loadtest.child_process import end, guarded
 from loadtest.mesh_process import MeshProcess
 from loadtest.quantile_core import quantile
 
-# It ends with whoever runs this, also by kill -9.
-GUARDED_LIVE: Final = """
-import runpy, sys
-from georelay.process_guard import die_with_parent
-die_with_parent(int(sys.argv.pop(1)))
-runpy.run_module("sla", run_name="__main__", alter_sys=True)
-"""
 TOPIC: Final = "bench-live"
 REGIONS: Final = ("us", "eu")
 RECORDS_PER_S: Final = 200
@@ -100,13 +92,8 @@ async def _known(connection: Any, topic: str) -> None:
 
 
 def _start(mesh: MeshProcess, checkpoint: Path, trigger: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-c", GUARDED_LIVE, str(os.getpid()), "live", "--source", mesh.gateway),
-            *("--checkpoint", str(checkpoint), "--trigger", trigger),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    told = ("--source", mesh.gateway, "--checkpoint", checkpoint, "--trigger", trigger)
+    return subprocess.Popen(guarded(sys.executable, "-m", "sla", "live", *told), stderr=subprocess.DEVNULL)
 
 
 async def _sample(checkpoint: Path, seconds: int) -> tuple[list[int], int]:

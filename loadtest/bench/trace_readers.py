@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import http.client
 import json
-import os
 import sys
 import threading
 import time
 from typing import Final
 
 import georelay
-from georelay.process_guard import die_with_parent
 from georelay.trace.position import NEXT_KEY
 from loadtest.bench import client_process
 from loadtest.bench.machine import Meter, cpu_seconds
@@ -77,7 +75,7 @@ def _read(address: str, readers: int, seconds: int) -> dict[str, int]:
     if not readers:
         time.sleep(seconds)
         return {"pages": 0, "rows": 0, "bytes": 0}
-    found: dict[str, int] = client_process.ask("loadtest.bench.trace_readers", os.getpid(), address, readers, seconds)
+    found: dict[str, int] = client_process.ask("loadtest.bench.trace_readers", address, readers, seconds)
     return found
 
 
@@ -112,9 +110,8 @@ def _get(connection: http.client.HTTPConnection, target: str) -> bytes:
     return raw
 
 
-def main(parent: str, address: str, readers: str, seconds: str) -> None:
+def main(address: str, readers: str, seconds: str) -> None:
     """Be the readers' process; print what they read."""
-    die_with_parent(int(parent))
     total = {"pages": 0, "rows": 0, "bytes": 0}
     lock = threading.Lock()
     threads = [

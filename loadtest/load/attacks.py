@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.child_process import PYTHON, guarded
 from loadtest.load.campaign import Fault
-from loadtest.load.flooder import PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -42,9 +40,7 @@ async def slow_clients(stage: Stage, fault: Fault, what: str) -> AsyncIterator[d
 async def _attack(stage: Stage, *words: str) -> AsyncIterator[dict[str, Any]]:
     """Run an attacker, which ends with us, however we end; afterwards what it counted is told."""
     attacker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadtest.load.flooder", *words),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+        *guarded(PYTHON, "-m", "loadtest.load.flooder", *words), stdout=asyncio.subprocess.PIPE
     )
     told: dict[str, Any] = {}
     try:

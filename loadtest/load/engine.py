@@ -1,4 +1,4 @@
-"""`python -m loadtest.load.engine publish|read|complete PLAN PARENT`: the clients of a Locust worker, without gevent.
+"""`python -m loadtest.load.engine publish|read|complete PLAN`: the clients of a Locust worker, without gevent.
 
 Standard input, one JSON object a line: {"users": [N, ...]} says how many users of each row of the campaign there are
 now, {"begin": true} that its stages begin, {"end": true} that nothing more is sent. Standard output: {"ready": true},
@@ -20,7 +20,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from georelay.process_guard import die_with_parent
 from loadtest.bench.client_settings import from_environment
 from loadtest.load.engine_values import Plan, WallClock, read_plan
 from loadtest.load.kafka_publisher import KafkaPublisher
@@ -202,8 +201,7 @@ def _listen(commands: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 def main() -> int:
     """Run one engine."""
-    role, path, parent = sys.argv[1:]
-    die_with_parent(int(parent))
+    role, path = sys.argv[1:]
     sys.setswitchinterval(0.0005)  # the thread that watches the clock must not wait 5 ms for its turn
     plan = read_plan(Path(path), from_environment())
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -22,10 +22,8 @@ from pathlib import Path
 
 import uvloop
 
-from georelay.process_guard import die_with_parent
 from georelay.tls import client_contexts
 
-PARENT_VARIABLE = "GEORELAY_FLOOD_PARENT"  # process id to end with
 CONNECT_SOURCE = "127.0.0.2"
 LORIS_SOURCE = "127.0.0.3"
 PRIORITY = 10
@@ -121,7 +119,6 @@ def address_of(text: str) -> tuple[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Attack."""
-    die_with_parent(int(os.environ.get(PARENT_VARIABLE, os.getppid())))
     os.nice(PRIORITY)
     if arguments[0] == "connect":
         done = uvloop.run(connect_flood(address_of(arguments[1]), int(arguments[2]), float(arguments[3])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 
 from loadtest.bench.client_settings import environment
 from loadtest.campaign.mesh import CampaignFailed
-from loadtest.child_process import PYTHON, SAID_NOTHING, ChildProcess
+from loadtest.child_process import PYTHON, SAID_NOTHING, ChildProcess, guarded
 from loadtest.free_ports import HOST, free_ports
 from loadtest.load.campaign import Campaign
 from loadtest.load.stage import Stage
@@ -99,8 +98,8 @@ class LocustProcesses:
         common += ["--endpoints", str(self._stage.endpoints_file), "--results", str(self._folder)]
         self._processes[name] = process = ChildProcess(name, log=self._folder / f"locust-{name}.log")
         await process.launch(
-            *(PYTHON, "-m", "locust", "-f", str(LOCUSTFILE), *common, "--load-worker", name, *words),
-            environment=environment(self._stage.settings) | {"GEORELAY_LOAD_PARENT": str(os.getpid())},
+            *guarded(PYTHON, "-m", "locust", "-f", LOCUSTFILE, *common, "--load-worker", name, *words),
+            environment=environment(self._stage.settings),
         )
 
 

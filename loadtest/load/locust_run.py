@@ -28,7 +28,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 from locust.stats import RequestStats, StatsEntry
 
-from georelay.process_guard import die_with_parent
+from loadtest.child_process import PYTHON, guarded
 from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, find, load
 from loadtest.load.engine_values import written
@@ -134,7 +134,7 @@ class EngineProcess:
         self.failure = ""
         self._run = run
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.load.engine", role, str(plan), str(os.getpid())],
+            guarded(PYTHON, "-m", "loadtest.load.engine", role, plan),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -384,8 +384,6 @@ def _add_options(parser: Any, **_: Any) -> None:
 
 
 def _prepare(environment: Environment, **_: Any) -> None:
-    if "GEORELAY_LOAD_PARENT" in os.environ:
-        die_with_parent(int(os.environ["GEORELAY_LOAD_PARENT"]))
     locust.runners.HEARTBEAT_LIVENESS = HEARTBEATS_MISSED_MAX
     locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
     run = _RUNS[id(environment)] = LocustRun(environment)

@@ -20,6 +20,7 @@ from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import Meter, cpu_seconds, describe
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
+from loadtest.child_process import PYTHON, guarded
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.end_asker import EndAsker
 from loadtest.load.engine_values import written
@@ -191,7 +192,7 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
         folder=folder,
         worker="end",
     )
-    words = (sys.executable, "-m", "loadtest.load.engine", "complete", str(plan), str(os.getpid()))
+    words = guarded(PYTHON, "-m", "loadtest.load.engine", "complete", plan)
     code, _, why = await run_command(words, within_s=COMPLETE_S, environment=environment(stage.settings))
     if code:
         raise CampaignFailed(f"the complete read ended with {code}: {why.strip()[-300:]}")

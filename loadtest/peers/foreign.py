@@ -5,23 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from loadtest.child_process import end
+from loadtest.child_process import end, guarded
 
 NODES: Final = 3
-# It ends with whoever started it, also by kill -9, and has the same pid as what it becomes.
-GUARDED_EXEC: Final = """
-import os, sys
-from georelay.process_guard import die_with_parent
-die_with_parent(int(sys.argv[1]))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 STOP_SECONDS_MAX: Final = 20
 READY_SECONDS_MAX: Final = 90
 
@@ -46,7 +38,7 @@ class Foreign:
         """Start a process and return its pid. To be called by the main thread, with whose end it ends."""
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", GUARDED_EXEC, str(os.getpid()), *command],
+                guarded(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from loadtest.mesh_process import MeshProcess
@@ -18,7 +19,7 @@ def create_topic(mesh: MeshProcess, topic: str, partitions: int, *, home: str = 
     ask(mesh, "/v1/topics", {"name": topic, "partitions": partitions, "homes": "one", "home": home})
 
 
-def ask(mesh: MeshProcess, path: str, body: dict[str, Any] | None = None, *, address: str = "") -> bytes:
+def ask(mesh: MeshProcess, path: str, body: Mapping[str, Any] | None = None, *, address: str = "") -> bytes:
     """Return the answer to a GET, or to a POST of `body`, of the gateway or of the admin listener at `address`.
 
     Raises:

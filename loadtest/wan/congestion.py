@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from loadtest.quantile_core import quantile
+from loadtest.wan.wan_mesh import COMMAND, wan
 
 ALGORITHMS: Final = ("reno", "cubic", "bbr")
 LOSSES: Final = ("0", "0.1%", "1%")
@@ -28,7 +29,6 @@ RECORD_BYTES: Final = 100
 BULK_BYTES: Final = 1 << 18
 SILENCE_S: Final = 3.0
 BULK_S: Final = 5.0
-COMMAND: Final = (sys.executable, "-P", "-m", "georelay.cli", "wan")
 
 
 def measure(pairs: str, *, seconds: float, losses: Sequence[str] = LOSSES) -> list[str]:
@@ -59,14 +59,6 @@ def measure(pairs: str, *, seconds: float, losses: Sequence[str] = LOSSES) -> li
         return lines
     finally:
         wan("down", "--name", name)
-
-
-def wan(*words: str) -> str:
-    """Run `georelay wan WORDS` and return what it prints. Raises RuntimeError with what it says."""
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip())
-    return done.stdout
 
 
 def _run(

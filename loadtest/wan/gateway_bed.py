@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import ssl
 import subprocess
 import sys
 import tomllib
 import urllib.error
-import urllib.request
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from georelay.pki.directory import PkiDirectory
-from loadtest.wan.congestion import COMMAND
-from loadtest.wan.wan_mesh import WanMesh
+from loadtest.bench import mesh_asks
+from loadtest.wan.wan_mesh import COMMAND, WanMesh
 
 REGIONS: Final = ("us", "eu", "ap")
 EDGE: Final = "edge"  # a place between the regions: clients, no brokers
@@ -78,14 +77,9 @@ class GatewayBed(WanMesh):
         command = [*COMMAND, "exec", place, "--name", self.bed, "--", *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
-    def ask(self, path: str, body: object = None, *, address: str = "") -> Any:
+    def ask(self, path: str, body: Mapping[str, Any] | None = None, *, address: str = "") -> Any:
         """Ask a gateway, that of the hub unless another address is given; returns what it says."""
-        host = address or self.endpoints["gateway"]["http"][0]
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"https://{host}{path}", data=data, headers=self.headers)
-        trusted = ssl.create_default_context(cafile=self.ca)
-        with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:  # noqa: S310 - https
-            return json.loads(answer.read() or b"null")
+        return json.loads(mesh_asks.ask(self, path, body, address=address) or b"null")
 
     def _knows_all(self, region: str) -> bool:
         try:

@@ -7,12 +7,10 @@ is asked what it believes. The clients' end is `python -m loadtest.wan.landing`,
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import ssl
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,10 +22,9 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 
 import georelay
-from georelay.tls import client_contexts
 from loadtest.load.wires import GRPC_PATH, PublishRequest
 from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
-from loadtest.wan.wan_mesh import USER, java_settings
+from loadtest.wan.login import Login
 
 TOPIC: Final = "where"
 CLIENT_S: Final = 40
@@ -37,68 +34,43 @@ FIRST: Final = "us"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class Errand(Login):
     """What the clients of one place do: `values` by the kind of client."""
 
     host: str
-    password: str
-    ca: str
     jars: str
     values: Mapping[str, str]
 
     @property
-    def authorization(self) -> str:
-        """Return the header of HTTP, and of gRPC's metadata."""
-        return f"Basic {base64.b64encode(f'{USER}:{self.password}'.encode()).decode()}"
-
-    @property
-    def rdkafka(self) -> dict[str, str]:
-        """Return how librdkafka connects."""
-        return {
-            "bootstrap.servers": f"{self.host}:{KAFKA_PORT}",
-            "security.protocol": "sasl_ssl",
-            "ssl.ca.location": self.ca,
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": USER,
-            "sasl.password": self.password,
-        }
+    def kafka(self) -> str:
+        """Return the bootstrap server."""
+        return f"{self.host}:{KAFKA_PORT}"
 
 
 def _kcat(errand: Errand, value: str) -> None:
     words = [word for name, setting in errand.rdkafka.items() for word in ("-X", f"{name}={setting}")]
-    command = ["kcat", "-P", "-t", TOPIC, "-p", "0", "-b", f"{errand.host}:{KAFKA_PORT}", *words]
+    command = ["kcat", "-P", "-t", TOPIC, "-p", "0", "-b", errand.kafka, *words]
     subprocess.run(command, input=value, text=True, check=True, capture_output=True, timeout=CLIENT_S)
 
 
 def _confluent(errand: Errand, value: str) -> None:
-    producer = Producer(errand.rdkafka)
+    producer = Producer(errand.rdkafka | {"bootstrap.servers": errand.kafka})
     producer.produce(TOPIC, value, partition=0)
     if producer.flush(CLIENT_S):
         raise TimeoutError
 
 
 def _java(errand: Errand, value: str) -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
-        rows = java_settings(errand.password, errand.ca)
-        settings.write("\n".join(f"{name}={row}" for name, row in rows.items()))
-        settings.flush()
-        program = ["org.apache.kafka.tools.ConsoleProducer", "--command-config", settings.name]
-        place = ["--topic", TOPIC, "--bootstrap-server", f"{errand.host}:{KAFKA_PORT}"]
+    with errand.java_file({}) as settings:
+        program = ["org.apache.kafka.tools.ConsoleProducer", "--command-config", settings]
+        place = ["--topic", TOPIC, "--bootstrap-server", errand.kafka]
         command = ["java", "-Xmx200m", "-cp", f"{errand.jars}/*", *program, *place]
         subprocess.run(command, input=value, text=True, check=True, capture_output=True, timeout=CLIENT_S)
 
 
 def _aiokafka(errand: Errand, value: str) -> None:
     async def send() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=f"{errand.host}:{KAFKA_PORT}",
-            security_protocol="SASL_SSL",
-            ssl_context=ssl.create_default_context(cafile=errand.ca),
-            sasl_mechanism="PLAIN",
-            sasl_plain_username=USER,
-            sasl_plain_password=errand.password,
-        )
-        async with producer:
+        async with AIOKafkaProducer(bootstrap_servers=errand.kafka, **errand.aiokafka) as producer:
             await producer.send_and_wait(TOPIC, value.encode(), partition=0)
 
     asyncio.run(send())
@@ -106,12 +78,8 @@ def _aiokafka(errand: Errand, value: str) -> None:
 
 def _sdk(errand: Errand, value: str) -> None:
     async def send() -> None:
-        tls = client_contexts(ca=Path(errand.ca))
-        url = f"https://{errand.host}:{HTTP_PORT}"
-        async with (
-            georelay.connect(url, user=(USER, errand.password), tls=tls, client=value.replace(" ", "-")) as mesh,
-            mesh.producer() as producer,
-        ):
+        name, url = value.replace(" ", "-"), f"https://{errand.host}:{HTTP_PORT}"
+        async with georelay.connect(url, **errand.sdk, client=name) as mesh, mesh.producer() as producer:
             await producer.publish(TOPIC, value.encode())
 
     asyncio.run(send())
@@ -121,7 +89,7 @@ def _grpc(errand: Errand, value: str) -> None:
     trusted = grpc.ssl_channel_credentials(Path(errand.ca).read_bytes())
     with grpc.secure_channel(f"{errand.host}:{GRPC_PORT}", trusted) as channel:
         publish = channel.unary_unary(GRPC_PATH, request_serializer=PublishRequest.SerializeToString)
-        login = [("authorization", errand.authorization)]
+        login = [("authorization", errand.basic)]
         publish(PublishRequest(topic=TOPIC, body=value.encode()), metadata=login, timeout=CLIENT_S)
 
 
@@ -129,7 +97,7 @@ def _rest(errand: Errand, value: str) -> None:
     request = urllib.request.Request(
         f"https://{errand.host}:{HTTP_PORT}/v1/topics/{TOPIC}/records",
         data=json.dumps([{"value": value}]).encode(),
-        headers={"Authorization": errand.authorization, "Content-Type": "application/json"},
+        headers={"Authorization": errand.basic, "Content-Type": "application/json"},
     )
     trusted = ssl.create_default_context(cafile=errand.ca)
     with urllib.request.urlopen(request, timeout=CLIENT_S, context=trusted) as answer:  # noqa: S310 - https
@@ -155,8 +123,7 @@ async def measure(bed: GatewayBed, *, jars: str) -> list[str]:
     for place, way in trips:
         host = SHARED if way == ONE else bed.address(FIRST if way == FAR else place)
         values = {kind: f"{place} {way} {kind}" for kind in kinds}
-        password = bed.password
-        errand = Errand(host=host, password=password, ca=str(bed.ca), jars=jars, values=values)
+        errand = Errand(**asdict(bed.login), host=host, jars=jars, values=values)
         await asyncio.to_thread(_do, bed, place, errand)
     found = {value: region for region in REGIONS for value in _stored(bed, region)}
     rows = [f"{'at':5} {'by':22} " + " ".join(f"{kind:15}" for kind in kinds)]

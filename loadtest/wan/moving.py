@@ -180,8 +180,7 @@ def _task(bed: GatewayBed, kind: str, *, gateway: str = TURNS[0], **more: Any) -
     places = sorted((*TURNS, HOME), key=lambda region: region != gateway)
     hosts = {bed.address(region, 1): region for region in REGIONS}
     gateways = [(f"https://{_http(bed, region)}", f"{bed.address(region)}:{KAFKA_PORT}") for region in places]
-    password = bed.password
-    return Task(kind=kind, gateways=gateways, hosts=hosts, password=password, ca=str(bed.ca), **more)
+    return Task(**asdict(bed.login), kind=kind, gateways=gateways, hosts=hosts, **more)
 
 
 def _shares(clients: Clients, at_ns: int) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,8 +26,7 @@ from aiokafka.structs import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import georelay
-from georelay.tls import client_contexts
-from loadtest.wan.wan_mesh import USER, java_settings
+from loadtest.wan.login import Login
 
 TOPIC: Final = "orders"
 REQUEST_MS: Final = 1_000  # for how long an answer may be away before a client looks elsewhere
@@ -41,7 +38,7 @@ JAVA_SOURCE: Final = Path(__file__).with_name("MovingClient.java")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Login):
     """What a client does.
 
     Args:
@@ -53,8 +50,6 @@ class Task:
     kind: str
     gateways: Sequence[tuple[str, str]]
     hosts: dict[str, str]
-    password: str
-    ca: str
     rate: float = 0.0
     count: int = 0
     jars: str = ""
@@ -109,11 +104,7 @@ async def confluent(task: Task, diary: Diary, over: Over) -> None:
     """librdkafka, with settings alone: it bootstraps again when no broker answers."""
     settings: dict[str, Any] = {
         "bootstrap.servers": task.kafka,
-        "security.protocol": "sasl_ssl",
-        "ssl.ca.location": task.ca,
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": USER,
-        "sasl.password": task.password,
+        **task.rdkafka,
         "client.id": "edge-confluent",
         "socket.timeout.ms": REQUEST_MS,
         "socket.connection.setup.timeout.ms": 1_000,
@@ -163,11 +154,7 @@ async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
     """aiokafka, made anew when nothing came for a while: it asks the brokers that it knows only."""
     shared: dict[str, Any] = {
         "bootstrap_servers": task.kafka,
-        "security_protocol": "SASL_SSL",
-        "ssl_context": ssl.create_default_context(cafile=task.ca),
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": USER,
-        "sasl_plain_password": task.password,
+        **task.aiokafka,
         "client_id": "edge-aiokafka",
         "request_timeout_ms": REQUEST_MS,
         "metadata_max_age_ms": 5_000,
@@ -236,7 +223,6 @@ async def _made(client: Any) -> AsyncIterator[Any]:
 async def java(task: Task, diary: Diary, over: Over) -> None:
     """Kafka's own client, with settings alone, as librdkafka."""
     settings = {
-        **java_settings(task.password, task.ca),
         "bootstrap.servers": task.kafka,
         "client.id": "edge-java",
         "request.timeout.ms": REQUEST_MS,
@@ -246,11 +232,9 @@ async def java(task: Task, diary: Diary, over: Over) -> None:
         "metadata.recovery.strategy": "rebootstrap",
         "metadata.recovery.rebootstrap.trigger.ms": REQUEST_MS,
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
-        file.write("\n".join(f"{name}={value}" for name, value in settings.items()))
-        file.flush()
+    with task.java_file(settings) as file:
         words = ["-Xmx200m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{task.jars}/*", str(JAVA_SOURCE)]
-        arguments = [file.name, TOPIC, str(task.rate), str(REST_S)]
+        arguments = [file, TOPIC, str(task.rate), str(REST_S)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec("java", *words, *arguments, stdin=pipe, stdout=pipe)
         assert process.stdin is not None
@@ -270,7 +254,7 @@ async def java(task: Task, diary: Diary, over: Over) -> None:
 async def sdk(task: Task, diary: Diary, over: Over) -> None:
     """The SDK: nothing but the gateway's URL."""
     async with (
-        georelay.connect(task.gateways[0][0], **_login(task), client="edge-sdk") as mesh,
+        georelay.connect(task.gateways[0][0], **task.sdk, client="edge-sdk") as mesh,
         mesh.producer() as producer,
         mesh.consumer([TOPIC], start=georelay.Start.EARLIEST) as consumer,
     ):
@@ -298,7 +282,7 @@ async def followers(task: Task, diary: Diary, over: Over) -> None:
     async with AsyncExitStack() as stack:
         names = [f"follower-{number}" for number in range(task.count)]
         connections = {
-            name: await stack.enter_async_context(georelay.connect(task.gateways[0][0], **_login(task), client=name))
+            name: await stack.enter_async_context(georelay.connect(task.gateways[0][0], **task.sdk, client=name))
             for name in names
         }
         for connection in connections.values():
@@ -310,10 +294,6 @@ async def followers(task: Task, diary: Diary, over: Over) -> None:
                     known[name] = connection.region
                     diary.write("region", f"{name} {connection.region}")
             await asyncio.sleep(LOOK_S)
-
-
-def _login(task: Task) -> dict[str, Any]:
-    return {"user": (USER, task.password), "tls": client_contexts(ca=Path(task.ca))}
 
 
 KINDS: Final[dict[str, Callable[..., Any]]] = {

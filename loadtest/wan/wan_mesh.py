@@ -14,23 +14,20 @@ from typing import Any, Final
 
 from loadtest.bench.mesh_asks import ask
 from loadtest.mesh_process import MeshProcess
+from loadtest.wan.login import USER, Login
 
 PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms"
-USER: Final = "bench"
+COMMAND: Final = (sys.executable, "-P", "-m", "georelay.cli", "wan")
 METRIC: Final = "georelay_link_connections{"
 COMMAND_SECONDS_MAX: Final = 120
 
 
-def java_settings(password: str, ca: str) -> dict[str, str]:
-    """Return how Kafka's client for Java signs in."""
-    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password='
-    return {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{login}"{password}";',
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": ca,
-    }
+def wan(*words: str) -> str:
+    """Run `georelay wan WORDS` and return what it prints. Raises RuntimeError with what it says."""
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout
 
 
 class WanMesh(MeshProcess):
@@ -67,13 +64,14 @@ class WanMesh(MeshProcess):
             user=(USER, self.password),
         )
 
+    @property
+    def login(self) -> Login:
+        """Return how clients sign in."""
+        return Login(password=self.password, ca=str(self.ca))
+
     def wan(self, *words: str) -> dict[str, Any]:
         """Run `georelay wan WORDS --json` and return what it prints. Raises RuntimeError with what it says."""
-        command = [sys.executable, "-P", "-m", "georelay.cli", "wan", *words, "--name", self.bed, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip())
-        document: dict[str, Any] = json.loads(done.stdout)
+        document: dict[str, Any] = json.loads(wan(*words, "--name", self.bed, "--json"))
         return document
 
     async def wan_at_ns(self, *words: str) -> int:

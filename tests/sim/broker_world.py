@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from georelay.ids import BrokerId, GroupId
+from region.log.errors import LogCorrupt, LogUnreadable
 from region.multiraft.transport import FrameKind
 from tests.sim.clockwork import NS_PER_MS, SimClock, SimLoop
 from tests.sim.disk import SimDisk
@@ -199,7 +200,9 @@ class BrokerWorld(World):
             self.crash(broker, power=False, restart_ns=None)
 
     def group_stopped(self, broker: BrokerId, group: GroupId, reason: str) -> None:
-        if not self.disks[broker].damaged:
+        # Where only sealed segments are damaged, only they can be why.
+        tells_damage = not self.repairs_damage or LogCorrupt.verdict in reason or LogUnreadable.verdict in reason
+        if not (self.disks[broker].damaged and tells_damage):
             raise Violation("group-stopped", f"broker {broker}, group {group}: {reason}")
 
     def _task_failed(self, broker: BrokerId, text: str) -> None:

@@ -191,7 +191,7 @@ class CoordinatorWorld(RegionWorld):
         nodes = {broker: life.host.groups[group_id].node for broker, life in hosts.items() if life.host is not None}
         members = next(node.membership.members() for node in nodes.values() if node.is_leader)
         for broker in members:
-            if broker == self.exempt or self._waits_for_controller(broker, group_id):
+            if broker == self.exempt:
                 continue
             stream = hosts[broker].streams[group_id]
             assert isinstance(stream, CoordinatorStream)

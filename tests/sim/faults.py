@@ -240,8 +240,6 @@ class Nemesis:
         self._world.victim = broker  # of one replica only: what a minority loses, the others have
         disk = self._world.disks[broker]
         sealed = self._world.repairs_damage
-        # A sector that cannot be read at the start may have its group refused: a region without a controller does not
-        # make its replica anew.
         path = disk.flip_bit(sealed=sealed) if self._rng.random() < 0.7 else disk.spoil_sector(sealed=sealed)
         self._world.note("damage", broker, path)
         if sealed and path is not None:

@@ -241,11 +241,15 @@ class GroupLedger:
 
     def lost_disk(self, broker: BrokerId) -> None:
         """A broker comes back as a new replica: nothing it promised binds the new one."""
-        held = self._claims.pop(broker, None)
+        self.lost_replica(broker)
         self._promised.pop(broker, None)
-        self.views.pop(broker, None)
         for key in [key for key in self._votes if key[0] == broker]:
             del self._votes[key]
+
+    def lost_replica(self, broker: BrokerId) -> None:
+        """A broker's log is given up: what it held counts no more, its term and votes bind it still."""
+        held = self._claims.pop(broker, None)
+        self.views.pop(broker, None)
         for view in self.views.values():
             view.excused[broker] = held
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
-from region.log.errors import LogUnreadable
+from region.broker import hosted_groups
 from region.multiraft.peers import FrameKind
 from region.topics.hosted_stream import HostedStream
 from tests.sim.broker_world import BrokerWorld
@@ -23,6 +23,8 @@ from tests.sim.faults import Nemesis
 from tests.sim.flushing import SimFlusher
 from tests.sim.ledger import DurableLog, GroupLedger, frames_of
 from tests.sim.limits import small_limits
+from tests.sim.patching import replaced
+from tests.sim.region_controller import PATIENCE_NS, RegionController
 from tests.sim.sim_broker import DATA_PATH, FEATURE_LEVEL, Life, Tuning
 from tests.sim.violation import Violation
 
@@ -77,6 +79,7 @@ class RegionWorld(BrokerWorld):
         self.period_ns = (settings.period_ms or self.rng.choice(PERIODS_MS)) * NS_PER_MS
         self.network.datagrams = settings.datagrams
         self.producers: list[Producer] = []
+        self.controller = RegionController(self, lost=lambda group, broker: self.ledgers[group].lost_replica(broker))
 
     # --- brokers --------------------------------------------------------------------------------------
 
@@ -98,6 +101,7 @@ class RegionWorld(BrokerWorld):
             on_failed=self.process_failed,
             on_group_stopped=self.group_stopped,
             on_refused=self._group_refused,
+            opens=self.controller.opens,
             power_cut=lambda: self.crash(broker, power=True, restart_ns=None),
             flusher=self.settings.flusher,
             make_stream=self.make_stream,
@@ -123,6 +127,8 @@ class RegionWorld(BrokerWorld):
         super().heal()
         if self.victim is not None:
             self._scrub(self.victim)
+            if self.repairs_damage:
+                self.controller.begin()
 
     @property
     def exempt(self) -> BrokerId | None:
@@ -139,6 +145,7 @@ class RegionWorld(BrokerWorld):
         disk = self.disks[broker]
         durable = DurableLog(disk, DATA_PATH / "groups" / str(group_id))
         self.ledgers[group_id].opened(broker, group, durable, trusted=not disk.damaged)
+        self.lives[broker].seen[group_id] = group
 
     # --- rules ----------------------------------------------------------------------------------------
 
@@ -146,7 +153,11 @@ class RegionWorld(BrokerWorld):
         """Check every group of a broker."""
         for group in life.watch.take():
             ledger = self.ledgers[group.group_id]
-            if broker in ledger.views and not group.stopped:
+            if group.stopped:
+                continue
+            if life.seen.get(group.group_id) is not group:
+                self._group_opened(broker, group.group_id, group)
+            elif broker in ledger.views:
                 ledger.check(broker, group)
 
     def frame_sent(self, source: BrokerId, target: BrokerId, kind: FrameKind, body: bytes) -> None:
@@ -168,7 +179,7 @@ class RegionWorld(BrokerWorld):
 
     def run(self) -> None:
         """Play the seed. Raises Violation."""
-        with small_limits(self):
+        with small_limits(self), replaced(hosted_groups, "HostedStream", self.make_stream):
             for broker in self.brokers:
                 self.start(broker)
             self._make_clients()
@@ -219,7 +230,7 @@ class RegionWorld(BrokerWorld):
         for producer in self.producers:
             producer.stopped = True
         missing = "nothing"
-        while self.clockwork.now_ns < deadline:
+        while self.clockwork.now_ns < deadline + self.controller.needed * PATIENCE_NS:
             self.clockwork.run_until(self.clockwork.now_ns + STEP_NS)
             missing = next(self.unsettled(), "")
             if not missing:
@@ -228,7 +239,8 @@ class RegionWorld(BrokerWorld):
                 if self.repairs_damage and self.victim is not None:
                     self.mark("disk.damage_healed")
                 return
-        raise Violation("not-live", f"{self.settings.heal_ms} ms after the heal: {missing}")
+        waited_ms = (self.clockwork.now_ns - begun) // NS_PER_MS
+        raise Violation("not-live", f"{waited_ms} ms after the heal: {missing}")
 
     def unsettled(self) -> Iterator[str]:
         """Yield what keeps the region from being whole."""
@@ -238,6 +250,7 @@ class RegionWorld(BrokerWorld):
                 yield f"broker {broker} does not serve"
             elif self.repairs_damage and broker == self.victim and life is not None and not life.is_sound:
                 yield f"broker {broker} has damage"
+        yield from self.controller.unsettled()
         for producer in self.producers:
             if not producer.idle:
                 yield f"a producer of group {producer._group} waits for {list(producer._flight) or 'its next try'}"
@@ -277,7 +290,7 @@ class RegionWorld(BrokerWorld):
             )
             entries: dict[int, bytes] = {}
             for broker in leader.membership.members():
-                if broker == self.exempt or self._waits_for_controller(broker, group_id):
+                if broker == self.exempt:
                     continue
                 own = self.durable_entries(broker, group_id)
                 if max(own, default=0) != leader.last_index and leader.last_index >= leader.log.first_index:
@@ -285,14 +298,6 @@ class RegionWorld(BrokerWorld):
                 for index, frame in own.items():
                     if entries.setdefault(index, frame) != frame:
                         raise Violation("bytes-differ", f"group {group_id}: broker {broker} differs at {index}")
-
-    def _waits_for_controller(self, broker: BrokerId, group_id: GroupId) -> bool:
-        """Return whether a disk does not give a log back: its replica would be made anew, if somebody could say so."""
-        life = self.lives.get(broker)
-        waits = life is not None and LogUnreadable.verdict in life.refused.get(group_id, "")
-        if waits:
-            self.mark("log.unreadable_in_the_end")
-        return waits and broker == self.victim
 
     def durable_entries(self, broker: BrokerId, group_id: GroupId) -> dict[int, bytes]:
         """Return every entry of a group as the broker's disk holds it, by index."""

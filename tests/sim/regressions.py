@@ -33,6 +33,7 @@ REGION: Final[dict[int, str]] = {
     642371: "the mark of a log that was cut as damaged became unreadable itself: the loss was forgotten, and it voted",
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
     700289: "an entry journal that was made anew was taken for the one before: a false alarm of the simulator",
+    740038: "a log that met an unreadable sector while it was cut stopped its group, and no controller made it anew",
 }
 COORDINATOR: Final[dict[int, str]] = {
     301097: "a replica whose disk does not give its log back was asked for its state: an error of the simulator",

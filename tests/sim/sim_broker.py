@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from georelay.errors import DataDirectoryError, StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex, RegionNumber, StreamKey
+from region.broker.hosted_groups import HostedGroups
+from region.controller.effects import Effect
 from region.log.data_directory import DataDirectory
 from region.log.errors import LogCorrupt
 from region.log.flusher import Flusher
+from region.log.group_log import GroupLog
 from region.log.scrubber import Scrubber
 from region.multiraft.host import Host
+from region.multiraft.replicas import ReplicaKeeper
 from region.raft.core import InvariantViolated
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
@@ -26,6 +30,9 @@ from tests.sim.disk import SimDisk
 from tests.sim.flushing import SimFlusher
 from tests.sim.host_watch import HostWatch
 from tests.sim.network import Network, SimTransport
+
+if TYPE_CHECKING:
+    from tests.sim.region_controller import RegionController
 
 DATA_PATH: Final = Path("/sim/data")
 REGION: Final = RegionNumber(1)
@@ -65,6 +72,7 @@ class Life:
         on_failed: Callable[[BrokerId, str], None],
         on_group_stopped: Callable[[BrokerId, GroupId, str], None],
         on_refused: Callable[[BrokerId, GroupId, str], None],
+        opens: Callable[[GroupId, BrokerId], bool],
         power_cut: Callable[[], None],
         flusher: Callable[..., Flusher] = SimFlusher,
         make_stream: Callable[..., HostedStream] = HostedStream,
@@ -78,7 +86,9 @@ class Life:
         self.host: Host | None = None
         self.watch = HostWatch()
         self.scrubber: Scrubber | None = None
-        self.refused: dict[GroupId, str] = {}  # groups whose log cannot be used, and why
+        self.refused: dict[GroupId, str] = {}  # groups whose replica cannot be used, and why
+        self.seen: dict[GroupId, Any] = {}  # groups whose recovery the ledger has looked at
+        self.hosted: HostedGroups | None = None  # what follows the controller, once there is something to follow
         self._executor = SimExecutor(loop)
         self.serving = False
         self._network = network
@@ -92,6 +102,9 @@ class Life:
         self._on_failed = on_failed
         self._on_group_stopped = on_group_stopped
         self._on_refused = on_refused
+        self._opens = opens
+        self._budget = TailBudget()
+        self._keeper: ReplicaKeeper | None = None
         self._power_cut = power_cut
         self._main: asyncio.Future[None] | None = None
         self._make_flusher = flusher
@@ -126,6 +139,7 @@ class Life:
             rng=rng,
             post=lambda tokens: loop.call_soon_threadsafe(self._durable, tokens),
             on_failure=lambda error: loop.call_soon_threadsafe(self._storage_failed, str(error)),
+            on_log_damaged=lambda log, error: loop.call_soon_threadsafe(self._log_damaged, log, str(error)),
             marks=directory.marks,
             entries=directory.entries,
             sync_all=directory.sync_all,
@@ -139,7 +153,7 @@ class Life:
             rng=rng,
             tick_ms=self._tuning.tick_ms,
             executor=self._executor,
-            on_group_stopped=lambda group, reason: self._on_group_stopped(me, group, reason),
+            on_group_stopped=self._group_stopped,
             bulk_bytes_per_s=self._tuning.bulk_bytes_per_s,
             bulk_behind_bytes=self._tuning.bulk_behind_bytes,
             watch_ms=0,
@@ -156,8 +170,9 @@ class Life:
             rng=rng,
         )
         await host.start(cast("Any", transport))
-        budget = TailBudget()
         for group_id, key in self._groups.items():
+            if not self._opens(group_id, me):
+                continue  # it was given up: the controller says when it begins anew
             stream = self._make_stream(
                 key=key,
                 topic=f"topic-{group_id}",
@@ -165,7 +180,7 @@ class Life:
                 home=REGION,
                 region=REGION,
                 clock=self.clock,
-                budget=budget,
+                budget=self._budget,
                 executor=self._executor,
                 feature_level=lambda: self._feature_level,
             )
@@ -208,9 +223,82 @@ class Life:
     def is_sound(self) -> bool:
         """Return whether a whole round of scrubbing found nothing, and nothing waits for its repair."""
         groups = () if self.host is None else self.host.groups.values()
-        whole = not any(group.disk.corrupt_segments() or group.disk.damaged_manifests() for group in groups)
+        damaged = any(group.disk.corrupt_segments() or group.disk.damaged_manifests() for group in groups)
         empty = not any(group.disk.sealed_segments() for group in groups)
-        return whole and self.scrubber is not None and (empty or self.scrubber.stats.rounds > 1)
+        return not (damaged or self.refused) and self.scrubber is not None and (empty or self.scrubber.stats.rounds > 1)
+
+    # --- the controller's wishes ----------------------------------------------------------------------
+
+    def follow_controller(self, controller: RegionController) -> bool:
+        """Have what cannot be used made anew, as region.broker.core does; return whether there is anything."""
+        waiting = [group_id for group_id in self._groups if not self._opens(group_id, self.me)]
+        if self.hosted is None and (self.refused or waiting):
+            before = self.refused
+            hosted = self.hosted = self._host_groups(controller)
+            hosted.streams, self.refused = self.streams, hosted.refused
+            hosted.informed()
+            for group_id, reason in before.items():
+                assert self.host is not None
+                if group_id in self.host.groups:
+                    hosted.group_stopped(group_id, reason)
+                else:  # refused when it was opened
+                    waiting.append(group_id)
+            for group_id in waiting:
+                hosted.remove_orphan(group_id)  # or open it: what is done follows from the controller's state
+        return self.hosted is not None
+
+    def _host_groups(self, controller: RegionController) -> HostedGroups:
+        assert self.host is not None and self._directory is not None
+        return HostedGroups(
+            me=self.me,
+            region=REGION,
+            host=self.host,
+            directory=self._directory,
+            clock=self.clock,
+            budget=self._budget,
+            executor=self._executor,
+            joined=lambda _: None,
+            left=lambda _: None,
+            failed=lambda reason: self._on_failed(self.me, reason),
+            feature_level=lambda: self._feature_level,
+            disk_writable=lambda: True,
+            placement=controller.placement,
+            barrier=_at_once,
+            is_registered=lambda: True,
+            replica_lost=lambda group_id, generation: controller.replica_lost(self.me, group_id, generation),
+        )
+
+    def hear(self, effects: Iterable[Effect]) -> None:
+        """Follow what the controller did."""
+        if self.hosted is not None:
+            for effect in effects:
+                self.hosted.note(effect)
+            self.hosted.settle()
+
+    def keep_replicas(self, controller: RegionController) -> None:
+        """Take a step towards what the controller wants in every group that is led here."""
+        if self._keeper is None:
+            assert self.host is not None
+            self._keeper = ReplicaKeeper(
+                self.host, targets=controller.targets, barrier=_at_once, report=controller.report
+            )
+        self._keeper.look()
+
+    # --- failures -------------------------------------------------------------------------------------
+
+    def _group_stopped(self, group: GroupId, reason: str) -> None:
+        self._on_group_stopped(self.me, group, reason)
+        if self.hosted is not None:
+            self.hosted.group_stopped(group, reason)
+        else:
+            self.refused[group] = reason
+
+    def _log_damaged(self, damaged: GroupLog, reason: str) -> None:
+        """Stop the group whose log could not be written to, as region.broker.core does."""
+        assert self.host is not None
+        for group in list(self.host.groups.values()):
+            if group.disk is damaged:
+                self.host.stop_group(group, reason)
 
     def _durable(self, tokens: list[object]) -> None:
         assert self.host is not None
@@ -234,6 +322,10 @@ class Life:
         if self._retention is not None:
             self._retention.cancel()
             await asyncio.gather(self._retention, return_exceptions=True)
+        if self._keeper is not None:
+            await self._keeper.stop()
+        if self.hosted is not None:
+            await self.hosted.cancel()
         for stream in self.streams.values():
             stream.close()
         await self.host.stop()
@@ -242,3 +334,7 @@ class Life:
             group.disk.close()
         self._directory.close()
         done()
+
+
+async def _at_once() -> None:
+    """Every broker knows what the controller has committed."""

@@ -74,6 +74,16 @@ def _accepts(connection: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Look at a socket that belongs to somebody else, by a duplicate of its descriptor. Raises OSError."""
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
+    """Look at a socket that belongs to somebody else, by a duplicate of its descriptor.
+
+    Raises:
+        OSError: it is closed, or is that of something else by now.
+    """
+    own = os.dup(descriptor)
+    try:
+        connection = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
+    with connection:
         yield connection

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mesh.listening import own_sockets as module
-from mesh.listening.own_sockets import descriptor_count, listening_on, own_sockets, socket_of
+from mesh.listening.own_sockets import borrowed, descriptor_count, listening_on, own_sockets, socket_of
 
 
 def listed() -> dict[int, str]:
@@ -62,6 +62,14 @@ def test_the_position_of_a_file_is_asked_for_and_not_moved(tmp_path: Path) -> No
         file.write(b"12345")
         list(own_sockets())
         assert file.tell() == 5
+
+
+def test_a_number_that_is_no_socket_any_more_is_refused_and_nothing_stays_open(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        before = descriptor_count()
+        with pytest.raises(OSError, match="non-socket"), borrowed(file.fileno()):
+            pass
+        assert descriptor_count() == before
 
 
 def test_what_is_open_is_counted() -> None:

@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.child_process import end
 from loadtest.free_ports import free_ports
+from loadtest.http_body import body_of
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
@@ -51,8 +51,7 @@ class Prometheus:
     def ask(self, path: str, **query: str) -> Any:
         """Return the data of an answer. Raises OSError, also for a query that is refused."""
         url = f"{self._base}/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 (our own, on loopback)
-            return json.loads(answer.read())["data"]
+        return json.loads(body_of(url, timeout_s=5))["data"]
 
     def has_data(self, query: str) -> bool:
         """Return whether a query has a result."""

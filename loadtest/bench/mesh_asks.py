@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from loadtest.http_body import body_of
 from loadtest.mesh_process import MeshProcess
 
 SYNCS = "georelay_log_syncs_total"
@@ -28,9 +29,7 @@ def ask(mesh: MeshProcess, path: str, body: Mapping[str, Any] | None = None, *, 
     base = f"{mesh.scheme}://{address}" if address else mesh.gateway
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data=data, headers=mesh.headers)  # noqa: S310 - own mesh
-    with urllib.request.urlopen(request, timeout=60, context=mesh.ssl_context) as answer:  # noqa: S310
-        text: bytes = answer.read()
-    return text
+    return body_of(request, timeout_s=60, context=mesh.ssl_context)
 
 
 def metric(mesh: MeshProcess, region: str, name: str) -> list[float]:

@@ -112,14 +112,13 @@ def _receive(connection: socket.socket) -> bytes:
 
 def send(source: str, target: str, algorithm: str, seconds: str, rate_per_s: str) -> None:
     """Send stamped records at a rate, or as much as the connection takes."""
-    connection = socket.socket()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.bind((source, 0))
-    connection.connect((target, PORT))
-    began = time.monotonic_ns()
-    ends_ns = began + int(float(seconds) * 1e9)
-    with connection:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.bind((source, 0))
+        connection.connect((target, PORT))
+        began = time.monotonic_ns()
+        ends_ns = began + int(float(seconds) * 1e9)
         if int(rate_per_s) == 0:
             connection.settimeout(float(seconds))
             while time.monotonic_ns() < ends_ns:

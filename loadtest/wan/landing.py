@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 
 import georelay
+from loadtest.http_body import body_of
 from loadtest.load.wires import GRPC_PATH, PublishRequest
 from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
 from loadtest.wan.login import Login
@@ -100,8 +101,7 @@ def _rest(errand: Errand, value: str) -> None:
         headers={"Authorization": errand.basic, "Content-Type": "application/json"},
     )
     trusted = ssl.create_default_context(cafile=errand.ca)
-    with urllib.request.urlopen(request, timeout=CLIENT_S, context=trusted) as answer:  # noqa: S310 - https
-        answer.read()
+    body_of(request, timeout_s=CLIENT_S, context=trusted)
 
 
 CLIENTS: Final[Mapping[str, Callable[[Errand, str], None]]] = {

@@ -66,7 +66,9 @@ class Browser:
             with urllib.request.urlopen(request, timeout=ASK_S) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
-            raise BrowserFailed(json.load(error)["value"]["message"].partition("\n")[0]) from error
+            with error:
+                told = json.load(error)["value"]["message"]
+            raise BrowserFailed(told.partition("\n")[0]) from error
 
     def close(self) -> None:
         """End the window and the driver."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.http_body import body_of
 from loadtest.wan.wan_mesh import WanMesh
 from tests.console.browser import Browser, BrowserFailed
 
@@ -30,8 +31,7 @@ class ConsoleMesh(WanMesh):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.gateway + path, method=method, data=data, headers=self.headers)
         context = self.ssl_context or ssl.create_default_context()
-        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
-            return json.loads(answer.read() or "null")
+        return json.loads(body_of(request, timeout_s=30, context=context) or "null")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.http_body import body_of
+
 REGIONS = {"us": 1, "eu": 2, "ap": 3}
 PATIENCE_S = 90.0
 LISTENERS = ("kafka", "grpc", "peers", "link", "admin", "lan", "wan")
@@ -127,8 +129,7 @@ brokers = [{{number = {self.number}, peers = "{address["peers"]}", link = "{addr
     def text(self, path: str, body: object = None, *, timeout_s: float = 10.0) -> str:
         url = f"http://127.0.0.1:{self.ports['admin']}{path}"
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=timeout_s) as answer:
-            return str(answer.read().decode())
+        return body_of(urllib.request.Request(url, data), timeout_s=timeout_s).decode()
 
     def is_ready(self) -> bool:
         with contextlib.suppress(OSError):

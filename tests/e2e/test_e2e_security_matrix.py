@@ -158,16 +158,18 @@ class Mesh:
         reader, writer = await asyncio.open_connection(
             host, int(port), ssl=self.tls, server_hostname="localhost", local_addr=stranger()
         )
-        await reader.readline()
         said = []
         lines = [] if who.user is None else [f"AUTH {who.user} {who.password}"]
         commands = {"produce": f'PUBS {topic} {{"Body":"x"}}', "consume": f"SUBS {topic} g", "admin": f"CRTP {fresh()}"}
-        for line in (*lines, commands[action]):
-            writer.write(f"{line}\n".encode())
-            said.append((await reader.readline()).decode().strip())
-            if not said[-1].startswith("OK"):
-                break
-        await closed(writer)
+        try:
+            await reader.readline()
+            for line in (*lines, commands[action]):
+                writer.write(f"{line}\n".encode())
+                said.append((await reader.readline()).decode().strip())
+                if not said[-1].startswith("OK"):
+                    break
+        finally:
+            await closed(writer)
         return ("done" if said[-1].startswith("OK") else " ".join(said[-1].split()[:2]) or "closed"), said[-1]
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import subprocess
 import time
-import warnings
 from typing import Any, Protocol
 
 import aiokafka
 import confluent_kafka
 
+from tests.closing_clients import kafka, started
 from tests.interop.running_mesh import CLIENT_SECONDS_MAX
 from tests.interop.sign_in import SignIn
-
-with warnings.catch_warnings():  # kafka-python 3 reads its schemas with a call that Python 3.11 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    kafka = importlib.import_module("kafka")
-    importlib.import_module("kafka.admin")
-
 
 Sent = tuple[str, str]  # key, value
 Received = tuple[int, int, str, str]  # partition, offset, key, value
@@ -162,7 +155,7 @@ class Aiokafka:
             linger_ms=5,
             **(sign_in.python_clients if sign_in else {}),
         )
-        async with producer, asyncio.timeout(CLIENT_SECONDS_MAX):
+        async with started(producer), asyncio.timeout(CLIENT_SECONDS_MAX):
             waiting = [await producer.send(topic, key=key.encode(), value=value.encode()) for key, value in records]
             await asyncio.gather(*waiting)
 
@@ -182,7 +175,7 @@ class Aiokafka:
             **(sign_in.python_clients if sign_in else {}),
         )
         received: list[Received] = []
-        async with consumer:
+        async with started(consumer):
             places = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
             consumer.assign(places)
             for place in places:

@@ -13,6 +13,8 @@ from aiokafka.admin.config_resource import ConfigResourceType as AioType
 from aiokafka.structs import TopicPartition as AioPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from tests.closing_clients import started
+
 SECONDS = 20
 INVALID_CONFIG, OUT_OF_RANGE, POLICY_VIOLATION = 40, 1, 44
 KEPT = 4  # first offset that the tests keep
@@ -155,16 +157,12 @@ def test_aiokafka_changes_describes_and_deletes(mesh: Any, entry: str) -> None:
     ten_records(mesh, topic)
 
     async def work() -> tuple[Any, Any, Any]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=entry)
-        await admin.start()
-        try:
+        async with started(AIOKafkaAdminClient(bootstrap_servers=entry)) as admin:
             (altered,) = await admin.alter_configs([AioResource(AioType.TOPIC, topic, {"retention.ms": "7200000"})])
             (described,) = await admin.describe_configs([AioResource(AioType.TOPIC, topic)])
             place = AioPartition(topic, 0)
             deleted = await admin.delete_records({place: RecordsToDelete(before_offset=KEPT)})
-            return altered.resources[0][0], described.resources[0], deleted[place]
-        finally:
-            await admin.close()
+        return altered.resources[0][0], described.resources[0], deleted[place]
 
     code, described, log_start = asyncio.run(work())
     assert (code, log_start) == (0, KEPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -13,6 +14,8 @@ import aiokafka
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+
+from tests.closing_clients import started
 
 PARTITIONS = 4
 RECORDS = 400
@@ -102,11 +105,11 @@ def test_a_group_goes_on_where_it_committed_with_whichever_client(mesh: Any, ord
     )
     second: list[tuple[int, int]] = []
     deadline = time.monotonic() + PATIENCE_S
-    while len(first) + len(second) < RECORDS and time.monotonic() < deadline:
-        for place, records in python.poll(timeout_ms=200).items():
-            second += [(place.partition, record.offset) for record in records]
-    python.commit()
-    python.close()
+    with contextlib.closing(python):
+        while len(first) + len(second) < RECORDS and time.monotonic() < deadline:
+            for place, records in python.poll(timeout_ms=200).items():
+                second += [(place.partition, record.offset) for record in records]
+        python.commit()
     assert len({*first, *second}) == len(first) + len(second) == RECORDS
     assert sum(positions(mesh, orders).values()) == RECORDS
     kcat = subprocess.run(
@@ -126,7 +129,7 @@ async def test_aiokafka_commits_and_sees_what_it_committed(mesh: Any, orders: st
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    async with member:
+    async with started(member):
         count = 0
         while count < RECORDS:
             count += sum(map(len, (await member.getmany(timeout_ms=500)).values()))
@@ -188,12 +191,12 @@ def test_the_admin_client_of_confluent_kafka_lists_describes_alters_and_deletes(
 
 def test_the_admin_client_of_kafka_python_describes_a_group(mesh: Any, orders: str, kafka_python: Any) -> None:
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=mesh.kafka("us").split(","))
-    with consumer(mesh, orders, orders, **{"client.id": "described"}) as member:
+    described_member = consumer(mesh, orders, orders, **{"client.id": "described"})
+    with contextlib.closing(admin), described_member as member:
         take([member], 1)
         found = json.dumps(admin.describe_groups([orders]), default=str)
         assert "described" in found
         assert orders in json.dumps(admin.list_groups(), default=str)
-    admin.close()
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ import aiokafka
 import confluent_kafka
 import pytest
 
+from tests.closing_clients import started
+
 pytestmark = pytest.mark.slow
 
 USER, PASSWORD, TOPIC = "scram-ann", "correct-horse-9", "scram-orders"
@@ -73,11 +75,8 @@ async def test_aiokafka_publishes(granted: Any, mechanism: str) -> None:
         sasl_plain_username=USER,
         sasl_plain_password=PASSWORD,
     )
-    await producer.start()
-    try:
+    async with started(producer):
         assert (await producer.send_and_wait(TOPIC, b"y")).offset >= 0
-    finally:
-        await producer.stop()
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")

@@ -21,7 +21,11 @@ class Telnet:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), SECONDS)
         self._lines = self._socket.makefile("rb")
-        assert self.line().startswith("OK georelay text 1 region ")
+        try:
+            assert self.line().startswith("OK georelay text 1 region ")
+        except BaseException:
+            self.close()
+            raise
 
     def type(self, line: str) -> None:
         self._socket.sendall(line.encode() + b"\r\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,9 +12,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-with warnings.catch_warnings():  # kafka-python 3 reads its schemas with a call that Python 3.11 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    kafka = importlib.import_module("kafka")
+from tests.closing_clients import kafka, started
 
 PARTITIONS = 2
 SECONDS = 30.0
@@ -40,8 +36,7 @@ def write_with_confluent(bootstrap: str, name: str, transactions: list[Write]) -
 def write_with_aiokafka(bootstrap: str, name: str, transactions: list[Write]) -> None:
     async def run() -> None:
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
-        await producer.start()
-        try:
+        async with started(producer):
             for records, commits in transactions:
                 await producer.begin_transaction()
                 sent = [await producer.send(topic, value, partition=row) for topic, row, value in records]
@@ -50,8 +45,6 @@ def write_with_aiokafka(bootstrap: str, name: str, transactions: list[Write]) ->
                     await producer.commit_transaction()
                 else:
                     await producer.abort_transaction()
-        finally:
-            await producer.stop()
 
     asyncio.run(run())
 
@@ -105,19 +98,16 @@ def read_with_aiokafka(bootstrap: str, topic: str, count: int, level: str) -> li
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap, isolation_level=level, enable_auto_commit=False, auto_offset_reset="earliest"
         )
-        await consumer.start()
-        try:
+        found: list[bytes] = []
+        async with started(consumer):
             consumer.assign([aiokafka.TopicPartition(topic, row) for row in range(PARTITIONS)])
-            found: list[bytes] = []
             end = time.monotonic() + SECONDS
             while len(found) < count and time.monotonic() < end:
                 for rows in (await consumer.getmany(timeout_ms=200)).values():
                     found += [row.value for row in rows]
             for rows in (await consumer.getmany(timeout_ms=500)).values():
                 found += [row.value for row in rows]
-            return found
-        finally:
-            await consumer.stop()
+        return found
 
     return asyncio.run(run())
 

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from loadtest.bench.mesh_asks import metric
 from loadtest.mesh_process import MeshProcess
 from mesh.distance.spread_core import client_key, hash_share
+from tests.closing_clients import started
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -70,7 +71,7 @@ class Clients:
         producer = AIOKafkaProducer(
             bootstrap_servers=self.bootstrap, client_id=early("other-publisher"), enable_idempotence=True
         )
-        async with producer:
+        async with started(producer):
             while not self.is_over:
                 number = self.sent["aiokafka"]
                 self.sent["aiokafka"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import signal
@@ -158,15 +159,17 @@ async def test_a_reader_goes_on_behind_killed_gateways_without_loss_or_repetitio
 def handshake(address: str, read_buffer_bytes: int) -> socket.socket:
     """Return a socket behind its handshake that nobody reads."""
     host, _, port = address.rpartition(":")
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer_bytes)
-    raw.settimeout(10)
-    raw.connect((host, int(port)))
-    raw.sendall(
-        b"GET /v1/socket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
-    assert raw.recv(12) == b"HTTP/1.1 101"
+    with contextlib.ExitStack() as opened:
+        raw = opened.enter_context(socket.socket())
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer_bytes)
+        raw.settimeout(10)
+        raw.connect((host, int(port)))
+        raw.sendall(
+            b"GET /v1/socket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert raw.recv(12) == b"HTTP/1.1 101"
+        opened.pop_all()
     return raw
 
 

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import georelay
 from georelay import Durability, DurabilityPending
+from tests.closing_clients import started
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -114,7 +115,7 @@ async def test_kafka_producers_wait_for_the_topics_regions_and_are_refused_befor
     producer = confluent_producer(bootstrap)
     ((error, first),) = await asyncio.to_thread(confluent_publish, producer, topic)
     assert error is None
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as other:
+    async with started(AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")) as other:
         assert (await other.send_and_wait(topic, b"v", partition=0)).offset == first + 1
     with geo_mesh.frozen("ap"):
         await asyncio.sleep(LINK_DEAD_S)

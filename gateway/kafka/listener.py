@@ -9,6 +9,8 @@ Rule 5: a broker that is silent has LATE_S and two of its round trips. Then the 
 NEXT_S, and the first that is connected has the client: a region that is cut off is not known to be lost for three
 seconds, and clients give an attempt up after one. One that owes an answer to a probe gets no such time: the next one is
 tried beside it at once. A region that drains is tried when all others have failed.
+Rule 6: a client whose broker answers neither it nor probes is let go after LATE_S: it looks elsewhere at once, instead
+of when its own patience ends.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ log = structlog.get_logger()
 class _Upstream(asyncio.Protocol):
     """The broker's side."""
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: _Client, broker: BrokerEndpoints) -> None:
         self._client = client
+        self.broker = broker
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,13 +67,18 @@ class _Upstream(asyncio.Protocol):
         self._client.on_broker_bytes(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client.lost(self.transport)
+        self._client.lost(self)
 
     def pause_writing(self) -> None:
         self._client.pause_reading()
 
     def resume_writing(self) -> None:
         self._client.resume_reading()
+
+    def close(self) -> None:
+        """End a connection that is not needed."""
+        if self.transport is not None:
+            self.transport.close()
 
 
 class _Client(asyncio.Protocol):
@@ -81,7 +89,9 @@ class _Client(asyncio.Protocol):
         self.patience: asyncio.TimerHandle | None = None  # ends who says nothing; None: it has said something
         self._session = BootstrapSession(sign_in_required=listener.sign_in_required())
         self._transport: asyncio.Transport | None = None
+        self._broker: BrokerEndpoints | None = None  # that has this client
         self._upstream: asyncio.Transport | None = None
+        self._owed: asyncio.TimerHandle | None = None  # looks after an answer that the broker owes
         self._early = b""  # what came before the broker was connected: one read at most
         self._joined = False
         self._ended = False
@@ -94,9 +104,11 @@ class _Client(asyncio.Protocol):
         self.end("client_closed")
         self._listener.closed(self)
 
-    def joined(self, upstream: asyncio.Transport) -> None:
+    def joined(self, side: _Upstream) -> None:
         """Start relaying, unless the client has gone in the meantime."""
-        self._upstream = upstream
+        upstream = side.transport
+        assert upstream is not None, "connected"
+        self._upstream, self._broker = upstream, side.broker
         if self._ended or upstream.is_closing():
             upstream.close()
             self.end("broker_closed")
@@ -104,13 +116,13 @@ class _Client(asyncio.Protocol):
         self._joined = True
         self._listener.connected("joined")
         if self._early:
-            upstream.write(self._early)
-            self._early = b""
+            early, self._early = self._early, b""
+            self._pass_on(upstream, early)
         self.resume_reading()
 
-    def lost(self, upstream: asyncio.Transport | None) -> None:
+    def lost(self, side: _Upstream) -> None:
         """End when the broker that has this client has ended; another one that was tried as well may."""
-        if upstream is not None and upstream is self._upstream:
+        if self._upstream is not None and side.transport is self._upstream:
             self.end("broker_closed")
 
     def question(self) -> Question:
@@ -135,10 +147,29 @@ class _Client(asyncio.Protocol):
                 self.patience = None
                 self._listener.join(self)
         elif allowed:
-            self._upstream.write(allowed)
+            self._pass_on(self._upstream, allowed)
+
+    def _pass_on(self, upstream: asyncio.Transport, data: bytes) -> None:
+        upstream.write(data)
+        if self._owed is None and not self._ended:
+            self._owed = asyncio.get_running_loop().call_later(LATE_S, self._look_after)
+
+    def _look_after(self) -> None:
+        """Let the client go when its broker owes an answer to probes as well (rule 6), else look again later."""
+        assert self._broker is not None, "joined"
+        if self._listener.is_late(self._broker):
+            self.end("broker_late")
+        else:
+            self._owed = asyncio.get_running_loop().call_later(LATE_S, self._look_after)
+
+    def _owe_nothing(self) -> None:
+        if self._owed is not None:
+            self._owed.cancel()
+            self._owed = None
 
     def on_broker_bytes(self, data: bytes) -> None:
         """Pass an answer on."""
+        self._owe_nothing()
         self._session.on_broker_bytes(data)
         if self._transport is not None and not self._ended:
             self._transport.write(data)
@@ -168,6 +199,7 @@ class _Client(asyncio.Protocol):
         self._ended = True
         if self.patience is not None:
             self.patience.cancel()
+        self._owe_nothing()
         self._listener.ended(reason)
         if not self._joined and reason in UNJOINED:
             self._listener.connected(UNJOINED[reason])
@@ -245,6 +277,10 @@ class KafkaListener:
         """Count what became of an attempt to connect."""
         self._metrics.kafka_connects.labels(result).inc()
 
+    def is_late(self, broker: BrokerEndpoints) -> bool:
+        """Return whether a broker owes an answer to a probe for longer than one takes."""
+        return self._router.is_late(broker)
+
     async def _join(self, client: _Client) -> None:
         tried = 0
         for regions in self._routes.order_for(client.question()):
@@ -261,10 +297,10 @@ class KafkaListener:
 
     async def _first_of(
         self, client: _Client, candidates: Sequence[BrokerEndpoints], *, late_s: float
-    ) -> asyncio.Transport | None:
+    ) -> _Upstream | None:
         """Return the connection to the broker that answered first, None when none did (rule 5)."""
         left = deque(candidates)
-        trying: set[asyncio.Task[asyncio.Transport | None]] = set()
+        trying: set[asyncio.Task[_Upstream | None]] = set()
         try:
             while left or trying:
                 trying |= self._try_next(client, left)
@@ -287,25 +323,25 @@ class KafkaListener:
                 if late is not None and not isinstance(late, BaseException):
                     late.close()
 
-    def _try_next(self, client: _Client, left: deque[BrokerEndpoints]) -> set[asyncio.Task[asyncio.Transport | None]]:
+    def _try_next(self, client: _Client, left: deque[BrokerEndpoints]) -> set[asyncio.Task[_Upstream | None]]:
         """Begin to connect with the next broker, and with those after it up to the first that is not late (rule 5)."""
-        begun: set[asyncio.Task[asyncio.Transport | None]] = set()
+        begun: set[asyncio.Task[_Upstream | None]] = set()
         is_late = True
         while left and is_late:
             broker = left.popleft()
-            is_late = self._router.is_late(broker)
+            is_late = self.is_late(broker)
             begun.add(asyncio.create_task(self._connect(client, broker), name="bootstrap-connect"))
             if left and is_late:
                 self._metrics.failovers.labels("kafka").inc()
         return begun
 
-    async def _connect(self, client: _Client, broker: BrokerEndpoints) -> asyncio.Transport | None:
+    async def _connect(self, client: _Client, broker: BrokerEndpoints) -> _Upstream | None:
         host, port = split_address(broker.kafka)
         tls = None if self._upstream is None else self._upstream.client()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port, ssl=tls)
+                _, side = await loop.create_connection(lambda: _Upstream(client, broker), host, port, ssl=tls)
         except OSError:  # refused, unreachable, a certificate that does not fit or, as TimeoutError, no answer
             return None
-        return transport
+        return side

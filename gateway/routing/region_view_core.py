@@ -9,8 +9,8 @@ Rule 3: regions and brokers come and go (`replace`); a broker at the same addres
 Rule 4: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once.
 Rule 5: what a region sheds is the mean of what its ready brokers say with their answers to probes; those of an older
 version say nothing.
-Rule 6: a broker is late while it owes an answer for longer than one takes, and after a probe that failed. It is still
-used: two probes have to fail before it is taken for lost, three seconds later.
+Rule 6: a broker is late while it owes an answer for longer than one takes, and after a probe without an answer. It is
+still used: two probes have to fail before it is taken for lost, three seconds later.
 """
 
 from __future__ import annotations
@@ -72,7 +72,17 @@ class RankedRegion:
 class _BrokerView:
     """Health and samples of one broker."""
 
-    __slots__ = ("asked_ns", "endpoints", "estimate_ns", "health", "is_refused", "samples", "shed", "shed_heard_ns")
+    __slots__ = (
+        "asked_ns",
+        "endpoints",
+        "estimate_ns",
+        "health",
+        "is_refused",
+        "is_silent",
+        "samples",
+        "shed",
+        "shed_heard_ns",
+    )
 
     def __init__(self, endpoints: BrokerEndpoints) -> None:
         self.endpoints = endpoints
@@ -83,6 +93,7 @@ class _BrokerView:
         self.shed_heard_ns: int | None = None
         self.samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_KEPT)  # (taken at, RTT), ns
         self.asked_ns: int | None = None  # when the probe left that is not answered yet
+        self.is_silent = False  # the last one was not answered
 
     def seen(self, now_ns: int) -> RankedBroker:
         fresh = [rtt_ns for taken_ns, rtt_ns in self.samples if now_ns - taken_ns <= SAMPLE_AGE_NS_MAX]
@@ -94,7 +105,7 @@ class _BrokerView:
         )
 
     def is_late(self, now_ns: int) -> bool:
-        if self.health is Health.DOUBTED:
+        if self.is_silent:
             return True
         rtt_ns = self.samples[-1][1] if self.samples else 0
         return self.asked_ns is not None and now_ns - self.asked_ns > LATE_NS + LATE_ROUND_TRIPS * rtt_ns
@@ -165,6 +176,7 @@ class RegionView:
         before = view.health.ready
         view.health = TRANSITIONS[view.health, probe]
         view.asked_ns = None
+        view.is_silent = probe is Probe.FAILED and rtt_ns is None
         view.is_refused = probe is Probe.REFUSED
         if rtt_ns is not None and warm:
             view.samples.append((now_ns, rtt_ns))

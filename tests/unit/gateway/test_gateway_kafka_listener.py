@@ -209,33 +209,78 @@ def _client() -> _Client:
     return _Client(cast("Any", SimpleNamespace(sign_in_required=lambda: False, **dict.fromkeys(known, lambda _: None))))
 
 
-def test_a_broker_that_was_tried_and_not_joined_may_end() -> None:
+def _side(client: _Client, transport: WrittenTransport) -> _Upstream:
+    side = _Upstream(client, cast("Any", "its broker"))
+    side.connection_made(cast("Any", transport))
+    return side
+
+
+async def test_a_broker_that_was_tried_and_not_joined_may_end() -> None:
     client, client_side, joined = _client(), WrittenTransport(), WrittenTransport()
     client.connection_made(cast("Any", client_side))
-    other = _Upstream(client)
-    other.connection_made(cast("Any", WrittenTransport()))
-    client.joined(cast("Any", joined))
+    other = _side(client, WrittenTransport())
+    client.joined(_side(client, joined))
     other.connection_lost(None)
     client.data_received(METADATA)
     assert joined.written == METADATA
     assert not client_side.is_closed
 
 
-def test_a_client_whose_broker_ended_before_it_was_joined_ends() -> None:
+async def test_a_client_whose_broker_ended_before_it_was_joined_ends() -> None:
     client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
     client.connection_made(cast("Any", client_side))
     broker_side.close()
-    client.joined(cast("Any", broker_side))
+    client.joined(_side(client, broker_side))
     assert client_side.is_closed
 
 
-def test_bytes_that_come_before_the_broker_is_connected_are_kept_and_sent_first() -> None:
+async def test_bytes_that_come_before_the_broker_is_connected_are_kept_and_sent_first() -> None:
     client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
     client.connection_made(cast("Any", client_side))
     client_side.resume_reading()  # uvloop starts to read after connection_made, whatever the protocol did in it
     client.data_received(API_VERSIONS)
     assert not client_side.is_reading
-    client.joined(cast("Any", broker_side))
+    client.joined(_side(client, broker_side))
     assert client_side.is_reading
     client.data_received(METADATA)
     assert broker_side.written == API_VERSIONS + METADATA
+
+
+@pytest.mark.parametrize("owes_probes", [True, False])
+async def test_a_client_is_let_go_when_its_broker_owes_answers_to_it_and_to_probes(
+    owes_probes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "LATE_S", 0.0)
+    ends: list[str] = []
+    looks: list[object] = []
+
+    def is_late(broker: object) -> bool:
+        looks.append(broker)
+        return owes_probes
+
+    client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
+    monkeypatch.setattr(client._listener, "ended", ends.append)
+    monkeypatch.setattr(client._listener, "is_late", is_late, raising=False)
+    client.connection_made(cast("Any", client_side))
+    side = _side(client, broker_side)
+    client.joined(side)
+    client.data_received(METADATA)
+    while len(looks) < 2 and not ends:
+        await asyncio.sleep(0)
+    assert set(looks) == {"its broker"}
+    assert ends == (["broker_late"] if owes_probes else [])
+    assert client_side.is_closed == broker_side.is_closed == owes_probes
+
+
+async def test_a_broker_that_owes_a_client_nothing_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "LATE_S", 0.0)
+    client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
+    monkeypatch.setattr(client._listener, "is_late", lambda _: True, raising=False)
+    client.connection_made(cast("Any", client_side))
+    side = _side(client, broker_side)
+    client.joined(side)
+    client.data_received(METADATA)
+    side.data_received(METADATA)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not client_side.is_closed

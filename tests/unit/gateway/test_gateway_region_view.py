@@ -79,7 +79,7 @@ def test_a_broker_is_late_when_it_owes_an_answer_for_longer_than_a_new_connectio
     assert not view.is_late(BrokerId(1001), 9_000 * MS)
 
 
-def test_a_broker_whose_probe_failed_is_late_until_one_is_answered() -> None:
+def test_a_broker_whose_probe_was_not_answered_is_late_until_one_is() -> None:
     view = three_regions()
     measure(view, 1001, 1)
     view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0)
@@ -87,6 +87,13 @@ def test_a_broker_whose_probe_failed_is_late_until_one_is_answered() -> None:
     assert view.is_late(BrokerId(1001), 0)
     view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
     assert not view.is_late(BrokerId(1001), 0)
+
+
+def test_a_broker_that_says_that_it_is_not_ready_is_not_late() -> None:
+    view = three_regions()
+    measure(view, 1001, 1)
+    view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0, rtt_ns=MS, warm=True)
+    assert not view.is_late(BrokerId(1001), 9_000 * MS)
 
 
 def test_ready_regions_are_ordered_by_round_trip_and_unready_ones_come_last() -> None:

@@ -159,7 +159,7 @@ class KeptProcess(ChildProcess):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name, log=log)
-        self.starts = self.kills = self.deaths = 0
+        self.starts = 0
         self._words, self._environment = words, environment
         self._task = asyncio.create_task(self._keep())
 
@@ -167,15 +167,12 @@ class KeptProcess(ChildProcess):
         while True:
             self.starts += 1
             await self.launch(*self._words(self.starts), environment=self._environment)
-            if (code := await self.ended()) == 0:
+            if await self.ended() == 0:
                 return
-            self.deaths += code > 0
 
     def strike(self) -> None:
         """kill -9, if it runs; it comes back."""
-        if self.is_running:
-            self.send(signal.SIGKILL)
-            self.kills += 1
+        self.send(signal.SIGKILL)
 
     async def ends_well(self, within_s: float) -> bool:
         """Ask it to end, again where it was started again; return whether it did. Raises what kept it from starting.

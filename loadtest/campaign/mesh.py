@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
+from loadtest.child_process import ChildProcess
+
 POLL_SECONDS: Final = 0.1
 COMMAND_S: Final = 60.0
 CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
@@ -51,22 +53,14 @@ async def run_command(
     Args:
         environment: set beside that of this process.
     """
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
-    )
+    process = ChildProcess(" ".join(words))
+    await process.launch(*words, environment={**os.environ, **(environment or {})})
     try:
         async with asyncio.timeout(within_s):
-            said, why = await process.communicate()
+            return await process.answer()
     except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise CampaignFailed(f"{' '.join(words)} did not end within {within_s:g} s") from error
-    assert process.returncode is not None, "it has ended"
-    return process.returncode, said.decode("utf-8", "replace"), why.decode("utf-8", "replace")
+        await process.kill()
+        raise CampaignFailed(f"{process.name} did not end within {within_s:g} s") from error
 
 
 async def georelay(*words: str, within_s: float = COMMAND_S, environment: Mapping[str, str] | None = None) -> str:

@@ -50,10 +50,6 @@ class Generation:
     assigned: Mapping[str, frozenset[int]]  # by member
     committed: Mapping[int, int]  # next offset by partition
 
-    def owner(self, partition: int) -> str | None:
-        """Return the member that a partition was assigned to."""
-        return next((member for member, partitions in self.assigned.items() if partition in partitions), None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

@@ -21,21 +21,16 @@ class Correction:
     """The corrections of one pair and their truth, microseconds.
 
     Args:
-        rows: histograms; records: in them. unknown: records whose clock error nobody knew.
+        records: of their histograms. unknown: those whose clock error nobody knew.
         true_us: what has to be added to a measured latency.
-        error_max_us: the largest error of a correction; bound_min_us, bound_max_us: what was promised of it.
         outside: histograms whose error is beyond their own bound.
     """
 
     origin: str
     dest: str
-    rows: int
     records: int
     unknown: int
     true_us: int
-    error_max_us: int
-    bound_min_us: int
-    bound_max_us: int
     outside: int
 
 
@@ -55,20 +50,14 @@ def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, float]
         # A clock that is ahead at the end makes a latency too long, one at the beginning too short.
         true_us = int((skews_ms.get(origin, 0) - skews_ms.get(dest, 0)) * US_PER_MS)
         known = [row for row in of_pair if row["clock_err_us"] is not None]
-        errors = [abs(row["clock_offset_us"] - true_us) for row in known]
-        bounds = [row["clock_err_us"] for row in known]
         found.append(
             Correction(
                 origin=origin,
                 dest=dest,
-                rows=len(of_pair),
                 records=sum(row["n"] for row in of_pair),
                 unknown=sum(row["n"] for row in of_pair if row["clock_err_us"] is None),
                 true_us=true_us,
-                error_max_us=max(errors, default=0),
-                bound_min_us=min(bounds, default=0),
-                bound_max_us=max(bounds, default=0),
-                outside=sum(error > bound for error, bound in zip(errors, bounds, strict=True)),
+                outside=sum(abs(row["clock_offset_us"] - true_us) > row["clock_err_us"] for row in known),
             )
         )
     return found

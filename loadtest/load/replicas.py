@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from loadtest.campaign.mesh import CampaignFailed, NotYet, until
+from loadtest.campaign.mesh import CampaignFailed, NotYet, run_command, until
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -156,12 +156,8 @@ async def replicas_differ(folders: Mapping[str, Path], *, below: int) -> tuple[s
 
 async def _digest(folder: Path, below: int) -> str:
     arguments = ("-P", "-m", "region.log.segment_reader", "--sha256", "--below", str(below), str(folder))
-    process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", str(NICENESS), sys.executable, *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, error = await process.communicate()
-    if process.returncode:
-        raise CampaignFailed(f"{folder}: {error.decode('utf-8', 'replace').strip()}")
-    return output.split()[-1].decode()
+    words = ("nice", "-n", str(NICENESS), sys.executable, *arguments)
+    code, said, why = await run_command(words, within_s=SETTLE_S)
+    if code:
+        raise CampaignFailed(f"{folder}: {why.strip()}")
+    return said.split()[-1]

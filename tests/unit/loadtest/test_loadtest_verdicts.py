@@ -87,11 +87,6 @@ def judged(*generations: groups.Generation, at_ms: int = 150, offset: int = 0) -
     return groups.judge(stored=[(0, offset)], events_by_process=events, generations=generations, partitions=2)
 
 
-def test_a_generation_says_who_owns_a_partition() -> None:
-    one = generation(1, a={0}, b={1})
-    assert [one.owner(partition) for partition in (0, 1, 2)] == ["a", "b", None]
-
-
 def test_a_generation_without_members_is_none_of_those_that_are_counted() -> None:
     found = judged(generation(1), generation(2, a={0}))
     assert (found.is_exact, found.generations) == (True, 1)

@@ -233,9 +233,9 @@ class Demo:
                 f"{tally.missing:,}",
                 str(tally.duplicates),
                 str(tally.out_of_order),
-                f"{tally.quantile_ms(0.5):.1f}",
-                f"{tally.quantile_ms(0.99):.1f}",
-                f"{tally.quantile_ms(1):.1f}",
+                f"{tally.latencies.quantile_ms(0.5):.1f}",
+                f"{tally.latencies.quantile_ms(0.99):.1f}",
+                f"{tally.latencies.max_ms:.1f}",
             )
         return table
 

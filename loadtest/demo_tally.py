@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
-LATENCY_STEP_US: Final = 100  # a live view sorts steps, not records
+from loadtest.load.samples_core import Samples
 
 
 @dataclass(slots=True)
@@ -22,7 +20,7 @@ class RegionTally:
     received: int = 0
     duplicates: int = 0
     out_of_order: int = 0
-    _latencies: Counter[int] = field(default_factory=Counter)  # in steps of LATENCY_STEP_US
+    latencies: Samples = field(default_factory=Samples)
     _seen: set[int] = field(default_factory=set)
     _newest_line: dict[str, int] = field(default_factory=dict)
 
@@ -36,7 +34,7 @@ class RegionTally:
         if key and self._newest_line.get(key, -1) > line:
             self.out_of_order += 1
         self._newest_line[key] = max(line, self._newest_line.get(key, -1))
-        self._latencies[-(-latency_us // LATENCY_STEP_US)] += 1
+        self.latencies.add(latency_us / 1000)
 
     def has(self, line: int) -> bool:
         """Return whether the line has arrived."""
@@ -51,14 +49,3 @@ class RegionTally:
     def is_exact(self) -> bool:
         """Return whether every line arrived once and in order."""
         return self.missing == 0 and self.duplicates == 0 and self.out_of_order == 0
-
-    def quantile_ms(self, share: float) -> float:
-        """Return the latency that `share` of the records did not exceed, in ms rounded up to 0.1; 0 without any."""
-        wanted = share * self._latencies.total()
-        counted = 0
-        step = 0
-        for step in sorted(self._latencies):
-            counted += self._latencies[step]
-            if counted >= wanted:
-                break
-        return step * LATENCY_STEP_US / 1000

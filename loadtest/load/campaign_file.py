@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +67,9 @@ _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
 _REGION: Final = re.compile(SCHEMA["$defs"]["name"]["pattern"])
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
+TIMES: Final = {"settle", "stay", "away", "at", "for"}  # keys that are durations
+TABLES: Final[dict[str, Any]] = {"target": Target, "topology": Topology, "checks": Checks, "generator": Generator}
+ROWS: Final[dict[str, Any]] = {"topics": Topic, "users": Users, "readers": Readers, "programs": Programs}
 Where = tuple[str | int, ...]
 
 
@@ -157,7 +161,7 @@ def begun_with(text: str, commit: str) -> str:
     return re.sub(r"^commit *=.*$", lambda _: f"commit = {json.dumps(commit)}", text, flags=re.M)
 
 
-def _moments_of(fault: dict[str, Any]) -> list[float]:
+def _moments_of(fault: Mapping[str, Any]) -> list[float]:
     every_s = seconds_of(fault.get("every", "0s"))
     return [seconds_of(fault["at"]) + number * every_s for number in range(fault.get("times", 1))]
 
@@ -501,36 +505,19 @@ def _made(name: str, document: Mapping[str, Any]) -> Campaign:
     """Build the values of a document that was checked."""
 
     def fields(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        """Return arguments: lists as tuples, times in seconds."""
+        plain = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        times = {f"{key}_s": seconds_of(str(plain.pop(key))) for key in TIMES & row.keys()}
+        return plain | times
 
-    def table(part: str) -> dict[str, Any]:
-        return fields(document.get(part, {}))
-
-    def rows(part: str) -> Iterator[dict[str, Any]]:
-        return (fields(row) for row in document.get(part, ()))
-
-    checks = table("checks")
-    if "settle" in checks:
-        checks["settle_s"] = seconds_of(checks.pop("settle"))
-    stages = [Stage(seconds=seconds_of(row["for"]), users=row["users"], rate=row["rate"]) for row in rows("stages")]
-    topology = Topology(**table("topology"))
-    if topology.kind == "wan":
-        topology = Topology(**table("topology") | {"regions": ends_of_pairs(topology.pairs)})
-    return Campaign(
-        name=name,
-        about=document["about"],
-        seed=document.get("seed", 1),
-        topics=tuple(Topic(**row) for row in rows("topics")),
-        stages=tuple(stages),
-        users=tuple(Users(**row) for row in rows("users")),
-        readers=tuple(_readers(row) for row in rows("readers")),
-        programs=tuple(Programs(**row) for row in rows("programs")),
-        faults=tuple(sorted((fault for row in rows("faults") for fault in _faults(row)), key=lambda each: each.at_s)),
-        target=Target(**table("target")),
-        topology=topology,
-        checks=Checks(**checks),
-        generator=Generator(**table("generator")),
-    )
+    made = {part: kind(**fields(document.get(part, {}))) for part, kind in TABLES.items()}
+    made |= {part: tuple(kind(**fields(row)) for row in document.get(part, ())) for part, kind in ROWS.items()}
+    if (topology := made["topology"]).kind == "wan":
+        made["topology"] = replace(topology, regions=ends_of_pairs(topology.pairs))
+    stages = [Stage(seconds=seconds_of(row["for"]), users=row["users"], rate=row["rate"]) for row in document["stages"]]
+    faults = [Fault(**fields(each)) for row in document.get("faults", ()) for each in _strikes(row)]
+    whole = {"about": document["about"], "seed": document.get("seed", 1), "stages": tuple(stages), **made}
+    return Campaign(name=name, faults=tuple(sorted(faults, key=lambda each: each.at_s)), **whole)
 
 
 def ends_of_pairs(pairs: str) -> tuple[str, ...]:
@@ -538,17 +525,11 @@ def ends_of_pairs(pairs: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(end for item in pairs.split(",") for end in item.split("=")[0].split("-") if end))
 
 
-def _readers(row: dict[str, Any]) -> Readers:
-    times = {f"{name}_s": seconds_of(row.pop(name)) for name in ("stay", "away") if name in row}
-    return Readers(**(row | times))
-
-
-def _faults(row: dict[str, Any]) -> Iterator[Fault]:
+def _strikes(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a fault as often as it strikes."""
-    for number in range(row.get("times", 1)):
-        at_s = seconds_of(row["at"]) + number * seconds_of(row.get("every", "0s"))
-        amounts = {name: row[name] for name in ("ms", "percent", "mbit", "per_s") if name in row}
-        yield Fault(at_s=at_s, do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), **amounts)
+    once = {key: value for key, value in row.items() if key not in ("times", "every")}
+    for moment in _moments_of(row):
+        yield once | {"at": f"{moment!r}s"}
 
 
 def _names(paths: list[Path]) -> str:

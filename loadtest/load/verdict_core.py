@@ -18,6 +18,7 @@ from loadtest.history.verdict import Category
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
+from loadtest.load.engine_values import DELIVER, PUBLISH
 from loadtest.load.figures_core import Heal, seconds
 from loadtest.load.orphans_core import Orphans
 from loadtest.load.samples_core import Samples
@@ -138,26 +139,19 @@ def judge_target(
     """Judge latencies and throughput."""
     target = campaign.target
     lines = []
-    if target.deliver_p99_ms_max is not None:
-        pairs = {name: samples for (method, name), samples in totals.items() if method == "deliver"}
-        if not pairs:
-            lines.append(
-                _line("deliver p99", f"<= {target.deliver_p99_ms_max:g} ms", "nothing was read", is_kept=False)
-            )
-        for name, samples in sorted(pairs.items()):
-            bound_ms = target.deliver_p99_ms_max + target.floor_ms.get(name, 0.0)
-            lines.append(_latency(f"deliver {name} p99", samples, bound_ms))
-    if target.publish_p99_ms_max is not None:
-        for (method, name), samples in sorted(totals.items()):
-            if method == "publish":
-                bound_ms = target.publish_p99_ms_max + target.floor_ms.get(name, 0.0)
-                lines.append(_latency(f"publish {name} p99", samples, bound_ms))
+    for method, bound_ms in ((DELIVER, target.deliver_p99_ms_max), (PUBLISH, target.publish_p99_ms_max)):
+        for (kind, name), samples in sorted(totals.items()):
+            if kind == method and bound_ms is not None:
+                lines.append(_latency(f"{method} {name} p99", samples, bound_ms + target.floor_ms.get(name, 0.0)))
+    bound_ms = target.deliver_p99_ms_max
+    if bound_ms is not None and not any(method == DELIVER for method, _ in totals):
+        lines.append(_line("deliver p99", f"<= {bound_ms:g} ms", "nothing was read", is_kept=False))
     if target.records_per_s_min is not None:
         rate = books.acked_total / load_s if load_s else 0.0
         kept = rate >= target.records_per_s_min
         lines.append(_line("acknowledged", f">= {target.records_per_s_min:g}/s", f"{rate:.1f}/s", is_kept=kept))
     if target.published_share_min is not None:
-        offered = sum(samples.n + samples.failed for (method, _), samples in totals.items() if method == "publish")
+        offered = sum(samples.n + samples.failed for (method, _), samples in totals.items() if method == PUBLISH)
         share = books.acked_total / offered if offered else 0.0
         found = f"{share:.4%} of {offered:,}"
         kept = share >= target.published_share_min
@@ -209,7 +203,7 @@ def judge_slowdown(
         rows = totals_of([row for row in told if from_s + 1 <= row["second"] <= to_s + 1])
         found = Samples()
         for (method, _), samples in rows.items():
-            if method == "deliver":
+            if method == DELIVER:
                 found.extend(samples.told())
         return found
 

@@ -32,14 +32,6 @@ def test_lines_without_a_key_have_no_order() -> None:
     assert tally((2, ""), (0, ""), (1, "")).is_exact
 
 
-def test_a_quantile_is_never_below_the_true_one_and_less_than_a_step_above() -> None:
-    made = RegionTally("us", 100)
-    assert made.quantile_ms(0.5) == 0
-    for line in range(100):
-        made.saw(line=line, key="", latency_us=(line + 1) * 1000 - 950)
-    assert [made.quantile_ms(share) for share in (0.5, 0.99, 1)] == [49.1, 98.1, 99.1]
-
-
 def test_lines_come_whole_with_the_key_of_their_json(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b'{"key": "a", "n": 1}\r\n\nplain\n{"key": 5}\n\xff\xfe\n["key"]')

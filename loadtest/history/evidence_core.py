@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from loadtest.history.operation import HistoryError, Kind, Operation, Outcome
+from loadtest.history.verdict import Category, Finding
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -84,6 +85,12 @@ class Evidence:
     def _seen(self, offset: int, value: str, operation: Operation) -> None:
         self.offsets_of[value].setdefault(offset, operation)
         self.values_at[offset].setdefault(value, operation)
+
+    def finding(self, category: Category, text: str, *operations: Operation) -> Finding:
+        """Return a broken promise about this key, and what proves it: each operation once, in order."""
+        unique = {(operation.process, operation.number): operation for operation in operations}
+        proof = tuple(sorted(unique.values(), key=lambda operation: operation.invoked_ns))
+        return Finding(category=category, key=self.key, text=text, operations=proof)
 
     def close(self) -> None:
         """Finish after the last `add`."""

@@ -21,18 +21,11 @@ def disordered_polls(evidence: Evidence) -> Iterator[Finding]:
             involved = tuple(operation for operation in (previous, read) if operation is not None)
             if at is not None and offset < at:
                 text = f"{value!r} at {offset} was read where {at} had to follow"
-                yield Finding(
-                    category=Category.NON_MONOTONIC_POLL, key=evidence.key, text=text, operations=_each_once(involved)
-                )
+                yield evidence.finding(Category.NON_MONOTONIC_POLL, text, *involved)
             elif at is not None and (skipped := evidence.known_between(at, offset - 1)) is not None:
                 value_there, witness = next(iter(evidence.values_at[skipped].items()))
                 text = f"from {at} to {offset}: {value_there!r} at {skipped} was jumped over"
-                yield Finding(
-                    category=Category.POLL_SKIP,
-                    key=evidence.key,
-                    text=text,
-                    operations=_each_once((*involved, witness)),
-                )
+                yield evidence.finding(Category.POLL_SKIP, text, *involved, witness)
             at = offset + 1
         previous = read
 
@@ -48,10 +41,10 @@ def refused_and_foreign_values(evidence: Evidence) -> Iterator[Finding]:
             told.add(value)
             if sender is None:
                 text = f"{value!r} was read at offset {offset} and nobody sent it"
-                yield Finding(category=Category.WRONG_BYTES, key=evidence.key, text=text, operations=(read,))
+                yield evidence.finding(Category.WRONG_BYTES, text, read)
             else:
                 text = f"{value!r} was refused and read at offset {offset}"
-                yield Finding(category=Category.ABORTED_READ, key=evidence.key, text=text, operations=(sender, read))
+                yield evidence.finding(Category.ABORTED_READ, text, sender, read)
 
 
 def stale_ends(evidence: Evidence) -> Iterator[Finding]:
@@ -65,7 +58,7 @@ def stale_ends(evidence: Evidence) -> Iterator[Finding]:
             row += 1
         if witness is not None and query.offset is not None and query.offset < highest:
             text = f"end {query.offset} was answered after {highest} was known"
-            yield Finding(category=Category.STALE_END, key=evidence.key, text=text, operations=(witness, query))
+            yield evidence.finding(Category.STALE_END, text, witness, query)
 
 
 def _known_ends(evidence: Evidence) -> Iterator[tuple[int, int, Operation]]:
@@ -80,8 +73,3 @@ def _known_ends(evidence: Evidence) -> Iterator[tuple[int, int, Operation]]:
     for end in evidence.ends:
         if end.offset is not None and end.completed_ns is not None:
             yield end.completed_ns, end.offset, end
-
-
-def _each_once(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    unique = {(operation.process, operation.number): operation for operation in operations}
-    return tuple(sorted(unique.values(), key=lambda operation: operation.invoked_ns))

@@ -29,15 +29,15 @@ def lost_and_unseen(evidence: Evidence) -> Iterator[Finding]:
             if send.offset is None:
                 if complete and not evidence.log_start:
                     text = f"{send.value!r} was acknowledged, its offset not told, and is not there{at}"
-                    yield _finding(evidence, Category.LOST_WRITE, text, send, last_read)
+                    yield evidence.finding(Category.LOST_WRITE, text, send, last_read)
             elif send.offset < evidence.log_start:
                 continue
             elif send.offset <= highest:
                 text = f"{send.value!r} was acknowledged at offset {send.offset} and is not there{at}"
-                yield _finding(evidence, Category.LOST_WRITE, text, send, last_read)
+                yield evidence.finding(Category.LOST_WRITE, text, send, last_read)
             elif complete:
                 text = f"{send.value!r} was acknowledged at offset {send.offset}, all that is there ends at {highest}"
-                yield _finding(evidence, Category.UNSEEN, text + at, send, last_read)
+                yield evidence.finding(Category.UNSEEN, text + at, send, last_read)
         if complete:
             yield from _vanished(evidence, found, reads, last_read, at)
 
@@ -51,7 +51,7 @@ def _vanished(
             if value not in found and value not in told and offset >= evidence.log_start:
                 told.add(value)
                 text = f"{value!r} was read at offset {offset} and is not in the complete read{at}"
-                yield _finding(evidence, Category.VANISHED, text, read, last_read)
+                yield evidence.finding(Category.VANISHED, text, read, last_read)
 
 
 def doubled(evidence: Evidence) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def doubled(evidence: Evidence) -> Iterator[Finding]:
     for value, offsets in evidence.offsets_of.items():
         if len(offsets) > 1:
             text = f"{value!r} is at offsets {', '.join(map(str, sorted(offsets)))}"
-            yield _finding(evidence, Category.DUPLICATE, text, *offsets.values())
+            yield evidence.finding(Category.DUPLICATE, text, *offsets.values())
 
 
 def contradicting(evidence: Evidence) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def contradicting(evidence: Evidence) -> Iterator[Finding]:
     for offset, values in evidence.values_at.items():
         if len(values) > 1:
             text = f"offset {offset} holds {' and '.join(map(repr, sorted(values)))}"
-            yield _finding(evidence, Category.INCONSISTENT_OFFSET, text, *values.values())
+            yield evidence.finding(Category.INCONSISTENT_OFFSET, text, *values.values())
 
 
 def disordered_sends(evidence: Evidence) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def disordered_sends(evidence: Evidence) -> Iterator[Finding]:
         before = highest.get(send.process)
         if before is not None and offset < before[0]:
             text = f"{send.value!r} at {offset} was sent after {before[1].value!r} at {before[0]}"
-            yield _finding(evidence, Category.NON_MONOTONIC_SEND, text, before[1], send)
+            yield evidence.finding(Category.NON_MONOTONIC_SEND, text, before[1], send)
         else:
             highest[send.process] = (offset, send)
 
@@ -107,9 +107,4 @@ def overtaken_sends(evidence: Evidence) -> Iterator[Finding]:
             continue
         if offset < highest[0]:
             text = f"{send.value!r} at {offset} was sent after {highest[1].value!r}, at {highest[0]}, was acknowledged"
-            yield _finding(evidence, Category.OVERTAKEN_SEND, text, highest[1], send)
-
-
-def _finding(evidence: Evidence, category: Category, text: str, *operations: Operation) -> Finding:
-    ordered = tuple(sorted(operations, key=lambda operation: operation.invoked_ns))
-    return Finding(category=category, key=evidence.key, text=text, operations=ordered)
+            yield evidence.finding(Category.OVERTAKEN_SEND, text, highest[1], send)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.campaign.mesh import CampaignFailed, NotYet, until
 from loadtest.child_process import end
 from loadtest.free_ports import free_ports
 from loadtest.http_body import body_of
@@ -36,10 +37,6 @@ WAIT_S_MAX: Final = 240
 GRAFANA_INTERVAL: Final = "1m"  # what Grafana puts for $__rate_interval at such a scrape interval
 RECORDS_PER_S: Final = 20
 TOPIC: Final = "alerts-drill"
-
-
-class DrillFailed(Exception):
-    """What the drill waited for did not happen."""
 
 
 class Prometheus:
@@ -72,7 +69,7 @@ def main() -> int:
         return 1
     try:
         asyncio.run(_drill())
-    except DrillFailed as error:
+    except CampaignFailed as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     return 0
@@ -146,14 +143,16 @@ def _names(alerts: set[tuple[str, str]]) -> str:
 
 
 async def _until(condition: Callable[[], bool], otherwise: Callable[[], str]) -> float:
-    """Return after how many seconds it was so. Raises DrillFailed when it never was."""
+    """Return after how many seconds it was so. Raises CampaignFailed when it never was."""
     began_s = time.monotonic()
-    while (waited_s := time.monotonic() - began_s) < WAIT_S_MAX:
+
+    async def look() -> float:
         with contextlib.suppress(OSError):  # Prometheus starts
             if await asyncio.to_thread(condition):
-                return waited_s
-        await asyncio.sleep(0.5)
-    raise DrillFailed(f"{otherwise()}, after {WAIT_S_MAX} s")
+                return time.monotonic() - began_s
+        raise NotYet(otherwise())
+
+    return await until(look, within_s=WAIT_S_MAX, every_s=0.5)
 
 
 # --- what runs ---------------------------------------------------------------------------------------

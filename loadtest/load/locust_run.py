@@ -391,20 +391,9 @@ def _prepare(environment: Environment, **_: Any) -> None:
     if environment.web_ui is not None:
         add_sla_tab(environment.web_ui, run.live_rows)
     if isinstance(runner, MasterRunner):
-
-        def settled(msg: Any, **_: Any) -> None:
-            run.worker_settled(msg.data["worker"])
-
-        def named(msg: Any, **_: Any) -> None:
-            run.worker_named(msg.node_id, msg.data["worker"])
-
-        runner.register_message(SETTLED, settled)
-
-        def second(msg: Any, **_: Any) -> None:
-            run.heard(msg.data)
-
-        runner.register_message(NAMED, named)
-        runner.register_message(SECOND, second)
+        runner.register_message(SETTLED, lambda msg, **_: run.worker_settled(msg.data["worker"]))
+        runner.register_message(NAMED, lambda msg, **_: run.worker_named(msg.node_id, msg.data["worker"]))
+        runner.register_message(SECOND, lambda msg, **_: run.heard(msg.data))
         return
     if isinstance(runner, WorkerRunner):
         runner.register_message(END, lambda **_: run.end())

@@ -12,7 +12,7 @@ import contextlib
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -128,6 +128,7 @@ class LoopSource(Source):
     def open(self, positions: Mapping[Spot, int]) -> None:
         """Begin."""
         self._runner = asyncio.Runner()
+        self._coming: asyncio.Task[Any] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._run(self.begin(positions))
 
@@ -157,6 +158,15 @@ class LoopSource(Source):
 
     async def settle(self) -> None:
         """Do nothing where positions are its own."""
+
+    async def came(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return what is asked for, None while it has not come: the wait goes on beyond this call, to lose nothing."""
+        self._coming = self._coming or asyncio.ensure_future(ask())
+        await asyncio.wait((self._coming,), timeout=WAIT_S)
+        if not self._coming.done():
+            return None
+        came, self._coming = self._coming.result(), None
+        return came
 
     async def connected(self) -> Any:
         """Return a connection of the SDK."""
@@ -188,7 +198,6 @@ class QueueSource(LoopSource):
         """Begin."""
         self._topic = next(iter(positions))[0]
         self._leased: list[Any] = []
-        self._coming: asyncio.Task[Any] | None = None
         mesh = await self.connected()
         with contextlib.suppress(QueueExists):
             await mesh.admin.create_queue(self.shared, self._topic)
@@ -196,12 +205,8 @@ class QueueSource(LoopSource):
 
     async def next(self) -> list[Taken]:
         """Return what was leased."""
-        if self._coming is None:  # a wait that is cancelled could lose a lease, so it goes on beyond this call
-            self._coming = asyncio.ensure_future(anext(self._queue))
-        await asyncio.wait((self._coming,), timeout=WAIT_S)
-        if not self._coming.done():
+        if (row := await self.came(self._queue.__anext__)) is None:
             return []
-        row, self._coming = self._coming.result(), None
         self._leased.append(row)
         return [Taken(self._topic, row.partition, row.offset, row.value or b"")]
 
@@ -272,19 +277,15 @@ class TextSource(LoopSource):
         self._in, out = await asyncio.open_connection(host, int(port), ssl=context, limit=LINE_BYTES_MAX)
         self._stack.callback(out.close)
         self._positions = dict(positions)
-        self._coming: asyncio.Task[bytes] | None = None
         lines = [f"AUTH {' '.join(self.plan.user)}"] if self.plan.user else []
         lines += [f"SUBS {topic} -" for topic in dict.fromkeys(topic for topic, _ in positions)]
         out.write("".join(f"{line}\n" for line in lines).encode())
 
     async def next(self) -> list[Taken]:
         """Return what has come."""
-        if self._coming is None:
-            self._coming = asyncio.ensure_future(self._in.readline())
-        await asyncio.wait((self._coming,), timeout=WAIT_S)
-        if not self._coming.done():
+        line: bytes | None = await self.came(self._in.readline)
+        if line is None:
             return []
-        line, self._coming = self._coming.result(), None
         if not line or line.startswith(b"ERR"):
             raise ConnectionError(line.decode().strip() or "the broker closed the connection")
         if not line.startswith(b"REC "):

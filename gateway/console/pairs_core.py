@@ -3,7 +3,8 @@
 Rule 1: the mirror dials its home, so what the destination says of its connections decides whether there is one.
 Rule 2: of several sessions the worst one is the pair's, with its cause; what both ends say of it is said once. What
         only the origin tells of is over (a home moved, its sessions stay listed), unless the destination is silent.
-Rule 3: lag is the mirrors' own word while there is a connection, and what the home knows to be missing without one.
+Rule 3: lag is the mirrors' own word while there is a connection, and what the home knows to be missing without one. Who
+        lacks no record is behind by no time, whatever else is on its way.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _lag(sessions: Iterable[JsonObject]) -> tuple[int | None, float | None]:
     for row in sessions:
         stream = str(row.get("stream"))
         records[stream] = max(records.get(stream, 0), int(row.get("lag_records", 0)))
-        lag_ms = max(lag_ms or 0.0, float(row.get("lag_ms", 0.0)))
+        lag_ms = max(lag_ms or 0.0, float(row.get("lag_ms", 0.0)) if row.get("lag_records") else 0.0)
     return (sum(records.values()) if records else None), lag_ms
 
 

@@ -54,6 +54,15 @@ new PerformanceObserver((list) => {
 }).observe({type: 'longtask'});
 """
 
+LATE_FAREWELL: Final = """
+const real = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await real(path, options);
+  if (options.method === 'DELETE') await new Promise((go) => setTimeout(go, 3000));
+  return answer;
+};
+"""
+
 
 def go(browser: Browser, page: str) -> None:
     browser.js("location.hash = '#/' + arguments[0]", page)
@@ -113,6 +122,14 @@ def test_a_session_outlives_a_reload_and_scripts_cannot_read_its_cookie(browser:
     assert browser.js("return document.cookie") == ""
     browser.click("Sign out")
     browser.until("document.querySelector('form.sign-in')")
+
+
+def test_signing_out_leaves_no_request_behind_that_is_refused(browser: Browser) -> None:
+    """The answer to signing out is held back here for longer than the page waits between two questions."""
+    browser.js(LATE_FAREWELL)
+    browser.click("Sign out")
+    browser.until("document.querySelector('form.sign-in')")
+    assert browser.complaints() == []
 
 
 def test_who_may_only_look_finds_no_button_that_changes_anything(browser: Browser, mesh: ConsoleMesh) -> None:

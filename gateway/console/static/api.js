@@ -2,6 +2,7 @@
 
 const CONSOLE = "Georelay-Console";
 export const me = { sign_in_required: false, user: null, read_only: false, token: "" };
+let session = new AbortController(); // of what is asked in it: nothing of that is still asked when it ends
 
 export class Problem extends Error {
   constructor(status, document) {
@@ -17,7 +18,7 @@ async function ask(method, path, body, signal) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, redirect: "error" });
+    answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.any([session.signal, ...(signal ? [signal] : [])]), redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "this gateway does not answer", code: "UNAVAILABLE" });
@@ -42,6 +43,8 @@ export async function signIn(credentials) {
 }
 
 export async function signOut() {
+  session.abort();
+  session = new AbortController();
   await send("DELETE", "/console/session");
   await whoAmI();
 }

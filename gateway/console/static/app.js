@@ -81,7 +81,7 @@ async function load(again = false) {
     if (location.hash !== key) return;
     Object.assign(shown, { key, data, error: "", at: Date.now() });
   } catch (error) {
-    if (location.hash !== key) return;
+    if (location.hash !== key || error.name === "AbortError") return;
     if (error.status === 401) state.signingIn = true;
     const kept = shown.key === key ? shown.data : null;
     Object.assign(shown, { key, data: kept, error: error.message, at: Date.now() });
@@ -99,6 +99,7 @@ async function look() {
     state.overview = await get(`/v1/overview?after=${state.overview?.version ?? 0}`);
     state.error = "";
   } catch (error) {
+    if (error.name === "AbortError") return;
     if (error.status === 401) state.signingIn = true;
     state.error = error.message;
   } finally {
@@ -117,11 +118,18 @@ async function entered() {
   await look();
 }
 
+// Nothing is asked from the click on: it would be refused, and what was asked before may come too late.
 async function leave() {
-  await signOut();
-  state.overview = null;
-  Object.assign(shown, { key: "", data: null });
   state.signingIn = true;
+  try {
+    await signOut();
+    state.overview = null;
+    Object.assign(shown, { key: "", data: null });
+  } catch (error) {
+    state.signingIn = false;
+    state.error = error.message;
+    timer = setTimeout(look, AGAIN_MS);
+  }
   render();
 }
 

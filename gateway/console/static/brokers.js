@@ -45,7 +45,7 @@ function members(pool) {
 
 function clocks(data) {
   const rows = data.clocks.filter((row) => row.broker !== null);
-  return table(["region", "broker", { title: "clock is ahead by", number: true }, { title: "surely within", number: true }, { title: "round trip", number: true }, { title: "steps", number: true }],
+  return table(["region", "broker", { title: "clock is ahead by", number: true }, { title: "surely within", number: true }, { title: "round trip", number: true }, { title: "times it was set", number: true }],
     rows.map((row) => [row.region, String(row.broker), ms(row.offset_us / 1000), row.error_us === null ? "unknown" : `± ${ms(row.error_us / 1000)}`, row.rtt_us === null ? "?" : ms(row.rtt_us / 1000), number(row.steps)]), { caption: "Clocks" });
 }
 

@@ -39,6 +39,8 @@ function rules({ rules: rows, frozen }, context) {
   ];
 }
 
+const TITLES = { cost_ms: "cost", estimate_ms: "estimate", error_ms: "may err by", source: "known by", home_ms: "to the home", penalty_ms: "added", shed: "sheds", hash: "its place" };
+
 function why(found) {
   const legs = found.gateway_ms ?? {};
   return [
@@ -47,8 +49,9 @@ function why(found) {
       h("dt", {}, "was sent to"), h("dd", {}, found.incumbent.region ? `${found.incumbent.region}, for ${number(found.incumbent.for_s)} s` : "nowhere yet"),
       h("dt", {}, "kernel's round trip"), h("dd", {}, found.kernel_ms === null ? "not measured" : ms(found.kernel_ms)),
       h("dt", {}, "better one"), h("dd", {}, found.challenger ? `${found.challenger} by ${ms(found.gain_ms)}; it takes ${ms(found.margin_ms)}, three times (${found.confirmations} so far)` : "none")),
-    table(["region", { title: "from this gateway", number: true }, { title: "it measured", number: true }, ...Object.keys(found.regions[0] ?? {}).filter((name) => name !== "region").map((name) => name.replaceAll("_", " "))],
-      found.regions.map((row) => [h("b", {}, row.region), ms(legs[row.region] ?? null), ms(found.observed_ms[row.region] ?? null), ...Object.entries(row).filter(([name]) => name !== "region").map(([name, value]) => (name.endsWith("_ms") ? ms(value) : Array.isArray(value) ? value.join(", ") : String(value ?? "")))]), { caption: "Regions by cost" }),
+    table(["region", { title: "from this gateway", number: true }, { title: "it measured", number: true }, ...Object.keys(found.regions[0] ?? {}).filter((name) => name !== "region").map((name) => TITLES[name] ?? name.replaceAll("_", " "))],
+      found.regions.map((row) => [h("b", {}, row.region), ms(legs[row.region] ?? null), row.region in found.observed_ms ? ms(found.observed_ms[row.region]) : "nothing", ...Object.entries(row).filter(([name]) => name !== "region").map(([name, value]) => (name.endsWith("_ms") ? ms(value) : name === "why_not" && !value.length ? "nothing" : Array.isArray(value) ? value.join(", ") : String(value ?? "")))]), { caption: "Regions by cost" }),
+    h("p.note", {}, "Cost is the estimated round trip, the way to the topic's home, and what is added while a region says nothing of its load. Less than 2 ms is no difference: then the configured order decides. A region that is too busy sheds the clients whose place is below the share that it sheds."),
   ];
 }
 

@@ -37,6 +37,8 @@ function pairRow(pair) {
     h("span.sla", {}, badge(SLA[pair.sla.state], pair.sla.state), h("small", {}, pair.sla.records ? pair.sla.words : "")));
 }
 
+const known = (count) => (count === null ? "not known yet" : number(count));
+
 function regionCard(region, control) {
   const state = region.state === "ready" ? "pass" : region.state === "silent" ? "breach" : "inconclusive";
   const leads = control?.leader_region === region.name;
@@ -45,7 +47,7 @@ function regionCard(region, control) {
     region.state === "silent" ? h("p.answer", {}, region.words) : null,
     h("dl", {},
       h("dt", {}, "home of"), h("dd", {}, `${many(region.homes, "partition")}, ${many(region.topics, "topic")}`),
-      h("dt", {}, "groups, queues"), h("dd", {}, `${number(region.groups)}, ${number(region.queues)}`),
+      h("dt", {}, "groups, queues"), h("dd", {}, `${known(region.groups)}, ${known(region.queues)}`),
       h("dt", {}, "records to its homes"), h("dd", {}, `${number(region.records_per_s)} per second`),
       h("dt", {}, "from this gateway"), h("dd", {}, region.gateway_rtt_ms === null ? "no answer" : ms(region.gateway_rtt_ms)),
       h("dt", {}, "brokers"), h("dd", {}, region.brokers.map((broker, place) => [place ? ", " : "", h(broker.ready ? "span" : "b.bad", {}, `${broker.id}${broker.ready ? "" : " down"}`)])),
@@ -79,7 +81,7 @@ function lossCard(row, drills) {
       : `${many(row.records, "record")} of ${many(row.records_streams, "stream")} only there: lost, or kept aside until it is back`),
     h("dl", {},
       row.automatic ? [h("dt", {}, "homes that move by themselves"), h("dd", {}, `${number(row.automatic)}, to ${row.heir || "nobody"}${inAbout(drills)}`)] : null,
-      h("dt", {}, "homes that wait for a person"), h("dd", {}, row.manual ? `${number(row.manual)}, to ${row.heir || "nobody"}` : "none"),
+      h("dt", {}, "homes that a person has to move"), h("dd", {}, row.manual ? `${number(row.manual)}, best to ${row.heir || "nobody"}` : "none"),
       row.own ? [h("dt", {}, "streams of its own that stop"), h("dd", {}, number(row.own))] : null,
       nothing ? null : [h("dt", {}, "oldest of them"), h("dd", {}, ms(row.records_ms))]),
     row.manual ? h("p.note", {}, "then: ", h("code", {}, row.command)) : null);
@@ -106,7 +108,7 @@ export function overviewPage(overview) {
         h("h2", { id: "map-title" }, "Regions", h("small", {}, "far apart is slow: distance is the measured round trip; an arrow is records on their way from their home to a mirror")),
         map(overview, innerWidth < 640)),
       h("section.panel", { "aria-labelledby": "pairs-title" },
-        h("h2", { id: "pairs-title" }, "From each region to each other", h("small", {}, "how far a mirror is behind, and whether 99.99 % of records arrive within 50 ms (last 5 minutes)")),
+        h("h2", { id: "pairs-title" }, "From each region to each other", h("small", {}, "how far a mirror is behind, and whether 99.99 % of records arrive within 50 ms (last 5 minutes); the floor is half the round trip: no record can be faster")),
         h("ul.pairs", {}, overview.pairs.map(pairRow)), slaNote(overview))),
     h("h2", {}, "Regions"),
     h("div.cards", {}, overview.regions.map((region) => regionCard(region, overview.control))),

@@ -39,6 +39,12 @@ def test_a_mirror_that_is_behind_says_why(cause: str, words: str) -> None:
     assert words in found.cause
 
 
+def test_a_mirror_that_lacks_no_record_is_behind_by_no_time() -> None:
+    samples = mesh(us=heard("us"), eu=heard("eu", links=[link("us"), session("mirror", "us", records=0, ms=416.0)]))
+    found = pair(samples, "us-eu")
+    assert (found.lag_records, found.lag_ms) == (0, 0.0)
+
+
 def test_a_cut_is_seen_where_the_mirror_dials_and_the_other_direction_stays_whole() -> None:
     gone = link("us", is_open=False, why="no sign of life for 1.5 s")
     samples = mesh(

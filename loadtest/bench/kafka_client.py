@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from loadtest.bench.client_settings import from_environment
@@ -17,6 +17,7 @@ POLL_EVERY_RECORDS: Final = 20
 BURST_RECORDS: Final = 200  # of a load in batches: between looks at the clock
 NS_PER_MS: Final = 1_000_000
 ASK_S: Final = 30
+AGAIN_S: Final = 0.1
 COUNTED_PER_CALL: Final = 10_000
 ANY_PARTITION: Final = -1
 # A consumer asks again somewhere else when a broker is silent for as long as a producer waits in front of a fault.
@@ -156,11 +157,24 @@ def _read(consumer: Consumer, book: Deliveries) -> None:
 def _assigned(servers: str, topics: Sequence[str], partitions: int, share: int, of: int) -> Consumer:
     """Return a consumer whose next record is the first behind what is there now."""
     places = [TopicPartition(topic, partition) for topic in topics for partition in range(partitions)][share::of]
-    admin = AdminClient({"bootstrap.servers": servers, **from_environment()})
-    ends = admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()), request_timeout=ASK_S)
     consumer = Consumer(_settings(servers) | {"group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(at.topic, at.partition, ends[at].result(ASK_S).offset) for at in places])
+    consumer.assign([TopicPartition(topic, partition, end) for (topic, partition), end in _ends(servers, places)])
     return consumer
+
+
+def _ends(servers: str, places: Sequence[TopicPartition]) -> Iterable[tuple[tuple[str, int], int]]:
+    """Return where partitions end, all of them asked for at once, and again where a leader has just moved."""
+    admin, deadline = AdminClient({"bootstrap.servers": servers, **from_environment()}), time.monotonic() + ASK_S
+    ends: dict[tuple[str, int], int] = {}
+    while left := [at for at in places if (at.topic, at.partition) not in ends]:
+        for at, told in admin.list_offsets(dict.fromkeys(left, OffsetSpec.latest()), request_timeout=ASK_S).items():
+            try:
+                ends[at.topic, at.partition] = told.result(ASK_S).offset
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+        time.sleep(AGAIN_S)
+    return ends.items()
 
 
 def _settings(servers: str) -> dict[str, Any]:

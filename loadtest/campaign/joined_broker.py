@@ -35,6 +35,15 @@ class BesideBroker(ChildProcess):
         self.listen = {name: f"{HOST}:{port}" for name, port in zip(PORT_NAMES, ports, strict=True)}
         self.code: Path | None = None  # folder of another version's code; None: this one's
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """Return the keys of its configuration that are nobody else's."""
+        return {"data_dir": str(self.data_dir), "die_with_parent": os.getpid(), "listen": self.listen}
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return its row in the table of its region; number: there."""
+        return {"number": number, "peers": self.listen["peers"], "link": self.listen["link"]}
+
     async def start(self) -> None:
         """Start it and wait until it answers. Raises CampaignFailed."""
         older = None if self.code is None else os.environ | {"PYTHONPATH": f"{self.code}:{self.code / 'sdk'}"}
@@ -65,13 +74,7 @@ class JoinedBroker(BesideBroker):
 
     def _document(self, model: dict[str, Any]) -> dict[str, Any]:
         """Return the model's document with what is this broker's own."""
-        own = {
-            "broker": self.number,
-            "data_dir": str(self.data_dir),
-            "die_with_parent": os.getpid(),
-            "listen": self.listen,
-        }
-        me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
+        me = self.row(self.number)
         regions = [
             region | {"brokers": [row for row in region["brokers"] if row["number"] != self.number] + [me]}
             if region["name"] == model["region"]
@@ -79,7 +82,7 @@ class JoinedBroker(BesideBroker):
             for region in model["regions"]
         ]
         gossip = {"gossip": self._pools(model["gossip"])} if "gossip" in model else {}
-        return {**model, **own, **gossip, "regions": regions}
+        return {**model, **self.own, "broker": self.number, **gossip, "regions": regions}
 
     def _pools(self, model: dict[str, Any]) -> dict[str, Any]:
         """Return the model's pools as this broker enters them: at its own address, by the model as seed."""
@@ -115,17 +118,9 @@ class NewRegion(BesideBroker):
         return f"{broker_id(self.region_number, 1)}@{self.listen['link']}"
 
     def _document(self, mesh_id: str, seed: str) -> dict[str, Any]:
-        me = {"number": 1, "peers": self.listen["peers"], "link": self.listen["link"]}
-        return {
-            "mesh_id": mesh_id,
-            "region": self.region,
-            "broker": 1,
-            "data_dir": str(self.data_dir),
-            "die_with_parent": os.getpid(),
-            "control": {"join": [seed]},
-            "listen": self.listen,
-            "regions": [{"name": self.region, "number": self.region_number, "brokers": [me]}],
-        }
+        regions = [{"name": self.region, "number": self.region_number, "brokers": [self.row(1)]}]
+        told = {"mesh_id": mesh_id, "region": self.region, "broker": 1, "control": {"join": [seed]}}
+        return {**told, **self.own, "regions": regions}
 
 
 def toml_of(document: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -131,10 +130,7 @@ class OlderMesh(MeshProcess):
             {
                 "name": region,
                 "number": number,
-                "brokers": [
-                    {"number": place, "peers": broker.listen["peers"], "link": broker.listen["link"]}
-                    for place, broker in enumerate(brokers, start=1)
-                ],
+                "brokers": [broker.row(place) for place, broker in enumerate(brokers, start=1)],
             }
             for number, (region, brokers) in enumerate(self._brokers.items(), start=1)
         ]
@@ -143,13 +139,10 @@ class OlderMesh(MeshProcess):
             "mesh_id": MESH,
             "region": region,
             "broker": int(place),
-            "data_dir": str(own.data_dir),
             "definitions_home": self._regions[0],
-            "die_with_parent": os.getpid(),
-            "listen": own.listen,
             "regions": rows,
         }
-        own.config_file.write_text(toml_of(document | more), encoding="utf-8")
+        own.config_file.write_text(toml_of(document | own.own | more), encoding="utf-8")
 
 
 def unpack_version(commit: str, folder: Path) -> Path:

@@ -33,6 +33,7 @@ REQUEST_MS: Final = 1_000  # for how long an answer may be away before a client 
 FETCH_MS: Final = 100
 REST_S: Final = 5.0
 SILENT_S: Final = 1.5  # after so long without anything an aiokafka client is made anew
+AGAIN_S: Final = 0.1  # where nobody was reached
 LOOK_S: Final = 0.25
 JAVA_SOURCE: Final = Path(__file__).with_name("MovingClient.java")
 
@@ -151,9 +152,12 @@ def _brokers(producer: Producer) -> list[Any]:
 
 
 async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
-    """aiokafka, made anew when nothing came for a while: it asks the brokers that it knows only."""
+    """aiokafka, made anew when nothing came for a while: it asks the brokers that it knows only.
+
+    It would ask one gateway after the other, a second each; so there is a client for each gateway, and the first stays.
+    """
+    servers = task.kafka.split(",")
     shared: dict[str, Any] = {
-        "bootstrap_servers": task.kafka,
         **task.aiokafka,
         "client_id": "edge-aiokafka",
         "request_timeout_ms": REQUEST_MS,
@@ -168,7 +172,8 @@ async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
     async def read() -> None:
         nonlocal position
         while not over.reading.is_set():
-            async with _made(AIOKafkaConsumer(**shared, enable_auto_commit=False)) as consumer:
+            some = [AIOKafkaConsumer(bootstrap_servers=each, **shared, enable_auto_commit=False) for each in servers]
+            async with _first_of(some) as consumer:
                 place = AioPartition(TOPIC, 0)
                 consumer.assign([place])
                 consumer.seek(place, position)
@@ -183,7 +188,8 @@ async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
     async def publish() -> None:
         due = values(task, over)
         while not over.publishing.is_set():
-            async with _made(AIOKafkaProducer(**shared, enable_idempotence=True)) as producer:
+            some = [AIOKafkaProducer(bootstrap_servers=each, **shared, enable_idempotence=True) for each in servers]
+            async with _first_of(some) as producer:
                 newest_s["acked"] = time.monotonic()
 
                 def done(value: str, sent: asyncio.Future[Any]) -> None:
@@ -202,35 +208,50 @@ async def aiokafka(task: Task, diary: Diary, over: Over) -> None:
 
 
 @asynccontextmanager
-async def _made(client: Any) -> AsyncIterator[Any]:
-    """Start a client, again until it reaches somebody; what is not done a moment after its end or fault is given up."""
-    while True:
-        try:
-            async with asyncio.timeout(2 * SILENT_S):
-                await client.start()
-            break
-        except (OSError, TimeoutError, KafkaError):
-            await asyncio.sleep(0.1)
+async def _first_of(clients: Sequence[Any]) -> AsyncIterator[Any]:
+    """Start clients until one of them reaches somebody; what is not done a moment after its end is given up."""
+    starts: dict[asyncio.Task[None], Any] = {}
+    found: list[Any] = []
+    while not found:
+        starts = {asyncio.create_task(_started(client)): client for client in clients}
+        while starts and not found:
+            done, _ = await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+            found = [starts[start] for start in done if start.exception() is None]
+            starts = {start: client for start, client in starts.items() if start not in done}
+        await asyncio.sleep(0 if found else AGAIN_S)
+    for start in starts:
+        start.cancel()
+    others = [asyncio.create_task(client.stop()) for client in clients if client is not found[0]]
     try:
-        yield client
+        yield found[0]
     except (OSError, TimeoutError, KafkaError) as error:
         print(f"made anew: {error!r}", file=sys.stderr)
     finally:
-        stopping = asyncio.ensure_future(client.stop())
-        await asyncio.wait([stopping], timeout=0.2)
+        await asyncio.wait([*others, asyncio.create_task(found[0].stop())], timeout=0.2)
+
+
+async def _started(client: Any) -> None:
+    async with asyncio.timeout(2 * SILENT_S):
+        await client.start()
 
 
 async def java(task: Task, diary: Diary, over: Over) -> None:
-    """Kafka's own client, with settings alone, as librdkafka."""
+    """Kafka's own client, with settings alone, as librdkafka.
+
+    It goes back to its gateways while the one broker that it knows is in its backoff, so that must not be a short one;
+    and after a trigger, which has to leave time for two gateways, and for the backoff between them.
+    """
     settings = {
         "bootstrap.servers": task.kafka,
         "client.id": "edge-java",
         "request.timeout.ms": REQUEST_MS,
         "socket.connection.setup.timeout.ms": 1_000,
         "socket.connection.setup.timeout.max.ms": 1_000,
+        "reconnect.backoff.ms": 500,
         "reconnect.backoff.max.ms": 500,
+        "retry.backoff.max.ms": 200,
         "metadata.recovery.strategy": "rebootstrap",
-        "metadata.recovery.rebootstrap.trigger.ms": REQUEST_MS,
+        "metadata.recovery.rebootstrap.trigger.ms": 2_500,
     }
     with task.java_file(settings) as file:
         words = ["-Xmx200m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{task.jars}/*", str(JAVA_SOURCE)]

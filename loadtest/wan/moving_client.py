@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import queue
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,7 @@ from aiokafka.structs import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import georelay
+import georelay.sync
 from loadtest.wan.login import Login
 
 TOPIC: Final = "orders"
@@ -43,7 +46,7 @@ class Task(Login):
     """What a client does.
 
     Args:
-        kind: "confluent-kafka", "aiokafka", "Java", "SDK", or "followers": `count` connections of the SDK that wait.
+        kind: one of KINDS; "followers" are `count` connections of the SDK that wait.
         gateways: the HTTP and the Kafka address of each, the nearest first. hosts: region by host of its brokers.
         jars: folder with those of Kafka, for Java.
     """
@@ -298,6 +301,47 @@ async def sdk(task: Task, diary: Diary, over: Over) -> None:
         await producer.flush()
 
 
+async def sdk_sync(task: Task, diary: Diary, over: Over) -> None:
+    """The SDK without asyncio, one thread for each thing that waits."""
+    await asyncio.to_thread(_sdk_sync, task, diary, over)
+
+
+def _sdk_sync(task: Task, diary: Diary, over: Over) -> None:
+    sent: queue.SimpleQueue[tuple[str, georelay.sync.Delivery] | None] = queue.SimpleQueue()
+
+    def tell() -> None:
+        while (row := sent.get()) is not None:
+            value, delivery = row
+            try:
+                delivery.result()
+            except georelay.GeorelayError:
+                diary.write("failed", value)
+            else:
+                diary.write("acked", value)
+
+    def read(mesh: georelay.sync.Connection, consumer: georelay.sync.Consumer) -> None:
+        while not over.reading.is_set():
+            for record in consumer.get_many(timeout_s=0.1):
+                diary.write("read", (record.value or b"").decode())
+            diary.region(mesh.region)
+
+    with (
+        georelay.sync.connect(task.gateways[0][0], **task.sdk, client="edge-sync") as mesh,
+        mesh.producer() as producer,
+        mesh.consumer([TOPIC], start=georelay.Start.EARLIEST) as consumer,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        works = [threads.submit(tell), threads.submit(read, mesh, consumer)]
+        began, number = time.monotonic(), 0
+        while not over.publishing.wait(max(began + number / task.rate - time.monotonic(), 0)):
+            value = f"{task.kind} {number}"
+            sent.put((value, producer.send(TOPIC, value.encode(), partition=0)))
+            number += 1
+        sent.put(None)
+        for work in works:
+            work.result()
+
+
 async def followers(task: Task, diary: Diary, over: Over) -> None:
     """Connections that read a topic in which nothing comes: who does nothing at all need not notice a loss."""
     async with AsyncExitStack() as stack:
@@ -322,6 +366,7 @@ KINDS: Final[dict[str, Callable[..., Any]]] = {
     "aiokafka": aiokafka,
     "Java": java,
     "SDK": sdk,
+    "SDK-sync": sdk_sync,
     "followers": followers,
 }
 

@@ -22,7 +22,8 @@ import pytest
 
 from georelay.wire.batch import BatchHeader, parse_header
 from loadtest.mesh_process import MeshProcess
-from tests.interop.foreign_clients import CLIENTS, ForeignClient, Received, Sent, kafka
+from tests.closing_clients import kafka
+from tests.interop.foreign_clients import CLIENTS, ForeignClient, Received, Sent
 from tests.interop.running_mesh import CLIENT_SECONDS_MAX, InteropMesh, eventually
 from tests.interop.sign_in import ALICE, PASSWORD, USER, SignIn
 

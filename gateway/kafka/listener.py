@@ -9,8 +9,8 @@ Rule 5: a broker that is silent has LATE_S and two of its round trips. Then the 
 NEXT_S, and the first that is connected has the client: a region that is cut off is not known to be lost for three
 seconds, and clients give an attempt up after one. One that owes an answer to a probe gets no such time: the next one is
 tried beside it at once. A region that drains is tried when all others have failed.
-Rule 6: a client whose broker answers neither it nor probes is let go after LATE_S: it looks elsewhere at once, instead
-of when its own patience ends.
+Rule 6: a client whose broker answers neither it nor probes is let go: it looks elsewhere at once, instead of when its
+own patience ends. A gateway that was late itself does not judge: answers may be there that it has not read.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ CONNECT_TIMEOUT_S: Final = 2.0
 LATE_S: Final = 0.3
 ROUND_TRIPS: Final = 2  # of TCP and of TLS
 NEXT_S: Final = 0.15
+OWN_LATE_S: Final = 0.1
 FIRST_BYTES_S: Final = 30.0  # a client speaks first
 # What an end before a broker was connected says of the attempt; a client that left by itself says nothing.
 UNJOINED: Final = {
@@ -156,11 +157,13 @@ class _Client(asyncio.Protocol):
 
     def _look_after(self) -> None:
         """Let the client go when its broker owes an answer to probes as well (rule 6), else look again later."""
-        assert self._broker is not None, "joined"
-        if self._listener.is_late(self._broker):
+        assert self._broker is not None and self._owed is not None, "joined, and waiting"
+        loop = asyncio.get_running_loop()
+        was_late = loop.time() - self._owed.when() > OWN_LATE_S
+        if not was_late and self._listener.is_silent(self._broker):
             self.end("broker_late")
         else:
-            self._owed = asyncio.get_running_loop().call_later(LATE_S, self._look_after)
+            self._owed = loop.call_later(LATE_S, self._look_after)
 
     def _owe_nothing(self) -> None:
         if self._owed is not None:
@@ -277,9 +280,9 @@ class KafkaListener:
         """Count what became of an attempt to connect."""
         self._metrics.kafka_connects.labels(result).inc()
 
-    def is_late(self, broker: BrokerEndpoints) -> bool:
-        """Return whether a broker owes an answer to a probe for longer than one takes."""
-        return self._router.is_late(broker)
+    def is_silent(self, broker: BrokerEndpoints) -> bool:
+        """Return whether a broker owes an answer to a probe for longer than one that is busy."""
+        return self._router.is_silent(broker)
 
     async def _join(self, client: _Client) -> None:
         tried = 0
@@ -329,7 +332,7 @@ class KafkaListener:
         is_late = True
         while left and is_late:
             broker = left.popleft()
-            is_late = self.is_late(broker)
+            is_late = self._router.is_late(broker)
             begun.add(asyncio.create_task(self._connect(client, broker), name="bootstrap-connect"))
             if left and is_late:
                 self._metrics.failovers.labels("kafka").inc()

@@ -9,8 +9,9 @@ Rule 3: regions and brokers come and go (`replace`); a broker at the same addres
 Rule 4: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once.
 Rule 5: what a region sheds is the mean of what its ready brokers say with their answers to probes; those of an older
 version say nothing.
-Rule 6: a broker is late while it owes an answer for longer than one takes, and after a probe without an answer. It is
-still used: two probes have to fail before it is taken for lost, three seconds later.
+Rule 6: a broker is late while it owes an answer for longer than one takes, silent when it owes it for longer than a
+broker that works and is busy, and both after a probe without an answer. It is still used: two probes have to fail
+before it is taken for lost, three seconds later.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from georelay.ids import BrokerId
 SAMPLES_KEPT: Final = 6
 SAMPLE_AGE_NS_MAX: Final = 30_000_000_000
 LATE_NS: Final = 300_000_000
+SILENT_NS: Final = 750_000_000
 LATE_ROUND_TRIPS: Final = 3  # of a new connection: TCP, TLS, the answer
 
 
@@ -104,11 +106,11 @@ class _BrokerView:
             estimate_ns=None if self.samples else self.estimate_ns,
         )
 
-    def is_late(self, now_ns: int) -> bool:
+    def owes(self, now_ns: int, *, for_ns: int) -> bool:
         if self.is_silent:
             return True
         rtt_ns = self.samples[-1][1] if self.samples else 0
-        return self.asked_ns is not None and now_ns - self.asked_ns > LATE_NS + LATE_ROUND_TRIPS * rtt_ns
+        return self.asked_ns is not None and now_ns - self.asked_ns > for_ns + LATE_ROUND_TRIPS * rtt_ns
 
 
 class RegionView:
@@ -147,8 +149,15 @@ class RegionView:
 
     def is_late(self, broker: BrokerId, now_ns: int) -> bool:
         """Return whether a broker does not answer as it did, so that it may be one of those that are lost (rule 6)."""
+        return self._owes(broker, now_ns, for_ns=LATE_NS)
+
+    def is_silent(self, broker: BrokerId, now_ns: int) -> bool:
+        """Return whether a broker does not answer for longer than one that works and is busy (rule 6)."""
+        return self._owes(broker, now_ns, for_ns=SILENT_NS)
+
+    def _owes(self, broker: BrokerId, now_ns: int, *, for_ns: int) -> bool:
         view = self._brokers.get(broker)
-        return view is not None and view.is_late(now_ns)
+        return view is not None and view.owes(now_ns, for_ns=for_ns)
 
     def on_asked(self, broker: BrokerId, *, now_ns: int) -> None:
         """Note that a probe leaves for a broker; `on_probe` says what became of it."""

@@ -134,6 +134,10 @@ class Router:
         """Return whether a broker owes an answer to a probe for longer than one takes."""
         return self._view.is_late(broker.id, self._monotonic_ns())
 
+    def is_silent(self, broker: BrokerEndpoints) -> bool:
+        """Return whether a broker owes an answer to a probe for longer than one that is busy."""
+        return self._view.is_silent(broker.id, self._monotonic_ns())
+
     def _look(self) -> None:
         now_ns = self._monotonic_ns()
         versions = (self._view.version, self.rules.version)

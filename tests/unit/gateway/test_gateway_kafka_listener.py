@@ -254,13 +254,13 @@ async def test_a_client_is_let_go_when_its_broker_owes_answers_to_it_and_to_prob
     ends: list[str] = []
     looks: list[object] = []
 
-    def is_late(broker: object) -> bool:
+    def is_silent(broker: object) -> bool:
         looks.append(broker)
         return owes_probes
 
     client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
     monkeypatch.setattr(client._listener, "ended", ends.append)
-    monkeypatch.setattr(client._listener, "is_late", is_late, raising=False)
+    monkeypatch.setattr(client._listener, "is_silent", is_silent, raising=False)
     client.connection_made(cast("Any", client_side))
     side = _side(client, broker_side)
     client.joined(side)
@@ -275,12 +275,25 @@ async def test_a_client_is_let_go_when_its_broker_owes_answers_to_it_and_to_prob
 async def test_a_broker_that_owes_a_client_nothing_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "LATE_S", 0.0)
     client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
-    monkeypatch.setattr(client._listener, "is_late", lambda _: True, raising=False)
+    monkeypatch.setattr(client._listener, "is_silent", lambda _: True, raising=False)
     client.connection_made(cast("Any", client_side))
     side = _side(client, broker_side)
     client.joined(side)
     client.data_received(METADATA)
     side.data_received(METADATA)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not client_side.is_closed
+
+
+async def test_a_gateway_that_was_late_itself_lets_nobody_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "LATE_S", 0.0)
+    monkeypatch.setattr(listener, "OWN_LATE_S", -1.0)
+    client, client_side, broker_side = _client(), WrittenTransport(), WrittenTransport()
+    monkeypatch.setattr(client._listener, "is_silent", lambda _: True, raising=False)
+    client.connection_made(cast("Any", client_side))
+    client.joined(_side(client, broker_side))
+    client.data_received(METADATA)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not client_side.is_closed

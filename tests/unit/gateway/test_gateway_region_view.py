@@ -75,6 +75,8 @@ def test_a_broker_is_late_when_it_owes_an_answer_for_longer_than_a_new_connectio
     view.on_asked(BrokerId(1001), now_ns=1_000 * MS)
     assert not view.is_late(BrokerId(1001), 1_600 * MS)
     assert view.is_late(BrokerId(1001), 1_601 * MS)
+    assert not view.is_silent(BrokerId(1001), 2_050 * MS), "it may be busy"
+    assert view.is_silent(BrokerId(1001), 2_051 * MS)
     view.on_probe(BrokerId(1001), Probe.OK, now_ns=1_700 * MS, rtt_ns=700 * MS, warm=False)
     assert not view.is_late(BrokerId(1001), 9_000 * MS)
 
@@ -84,7 +86,7 @@ def test_a_broker_whose_probe_was_not_answered_is_late_until_one_is() -> None:
     measure(view, 1001, 1)
     view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0)
     assert view.health(BrokerId(1001)).ready
-    assert view.is_late(BrokerId(1001), 0)
+    assert view.is_late(BrokerId(1001), 0) and view.is_silent(BrokerId(1001), 0)
     view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
     assert not view.is_late(BrokerId(1001), 0)
 

@@ -321,6 +321,8 @@ class Stage:
 @contextlib.asynccontextmanager
 async def meshed(campaign: Campaign, directory: Path) -> AsyncIterator[MeshProcess]:
     """Run the mesh of a campaign, where it does not run yet. Raises CampaignFailed."""
+    if campaign.topology.kind == "wan" and os.geteuid():
+        raise CampaignFailed("a campaign in a test bed needs root: nobody else's clients reach regions from outside")
     try:
         async with _mesh_of(campaign, directory) as mesh:
             yield mesh

@@ -21,6 +21,7 @@ from loadtest.free_ports import free_ports
 from loadtest.load import faults, homes
 from loadtest.load import stage as stage_module
 from loadtest.load.campaign import Fault, Topology
+from loadtest.load.campaign_file import find, load
 from loadtest.load.links import LinkedMesh
 from loadtest.load.running_mesh import RunningMesh
 from loadtest.load.stage import Stage
@@ -209,6 +210,16 @@ async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
     noted = json.loads((tmp_path / "bed.json").read_text())
     assert noted == {"lag_us": 1_500, "realtime": True, "congestion_control": "cubic"}
     assert mesh.router() == 77
+
+
+async def test_who_is_not_root_is_told_so_before_a_test_bed_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 65_534)
+    monkeypatch.setattr(stage_module, "_mesh_of", lambda *_: pytest.fail("it is made"))
+    with pytest.raises(CampaignFailed, match="a campaign in a test bed needs root"):
+        async with stage_module.meshed(load(find("wan-latency")), tmp_path):
+            pass
 
 
 class Powered:

@@ -141,7 +141,8 @@ class FetchHandler:
     def _look(self, slot: Slot, request: FetchRequest, row: _Row, gathered: _Gathered, cold: _Cold) -> None:
         """Fill one row: an error, records within the limits, or nothing yet."""
         self._check(slot, row)
-        if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
+        is_at_end = row.is_at_end
+        if row.stream is not None and not row.error and row.diverging is None and not is_at_end:
             room_bytes = slot.connection.unread.room_bytes
             if room_bytes > 0:
                 left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX, room_bytes)
@@ -150,7 +151,7 @@ class FetchHandler:
                 gathered.must_answer = True  # others may be waiting behind it
         if row.error or row.diverging is not None:
             gathered.must_answer = True
-        elif row.is_at_end:
+        elif is_at_end:
             self._session(slot.connection, row).caught_up(self._services.wall_ns())
         if row.entries and slot.api_version < ZSTD_SINCE_VERSION and _has_zstd(row.entries):
             row.error, row.entries, gathered.must_answer = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, (), True
@@ -198,12 +199,12 @@ class FetchHandler:
         if row.error:
             return
         offset = wanted.fetch_offset
-        if wanted.last_fetched_epoch > found.epoch:
-            row.error = ErrorCode.UNKNOWN_LEADER_EPOCH  # it was begun elsewhere: this region will hear of it
-            return
         if wanted.last_fetched_epoch != NO_EPOCH:
+            if wanted.last_fetched_epoch > found.epoch:
+                row.error = ErrorCode.UNKNOWN_LEADER_EPOCH  # it was begun elsewhere: this region will hear of it
+                return
             row.diverging = _diverging(found, wanted)
-        if offset < found.log_start or (found.knows_end and offset > found.next_offset and row.diverging is None):
+        if offset < found.log_start or (offset > found.next_offset and row.diverging is None and found.knows_end):
             row.error = ErrorCode.OFFSET_OUT_OF_RANGE
 
     @staticmethod

@@ -223,12 +223,12 @@ class RaftNode(Leader[E]):
         """Return everything due and consider it under way."""
         fetches: list[Fetch] = []
         requests: list[SnapshotRequest] = []
-        leadership = self._leadership
+        leadership, appliable = self._leadership, self._appliable_index
         if leadership is not None:
             if self._reads_due(leadership):
                 self._send_read_checks(leadership)
             if leadership.due:
-                leadership.send(self._appliable_index, self._messages)
+                leadership.send(appliable, self._messages)
             fetches, leadership.fetches = leadership.fetches, fetches
             requests, leadership.snapshot_requests = leadership.snapshot_requests, requests
         self._moved = False
@@ -238,19 +238,18 @@ class RaftNode(Leader[E]):
         return Ready(
             messages=messages,
             write=self._disk.take_write(HardState(self.term, self.vote)),
-            committed=self._take_committed(),
+            committed=self._take_committed(appliable),
             fetches=fetches,
             snapshot_requests=requests,
             read_states=read_states,
             reads_lost=reads_lost,
-            more=self._handed_out < self._appliable_index,
+            more=self._handed_out < appliable,
         )
 
-    def _take_committed(self) -> tuple[int, int] | None:
+    def _take_committed(self, appliable: int) -> tuple[int, int] | None:
         lo = self._handed_out + 1
-        hi = self._appliable_index + 1
-        if hi <= lo:
+        if appliable < lo:
             return None
-        hi = self.log.cut(lo, hi, self._config.apply_bytes_max)
+        hi = self.log.cut(lo, appliable + 1, self._config.apply_bytes_max)
         self._handed_out = hi - 1
         return lo, hi

@@ -7,8 +7,9 @@ It is chosen when the client's first bytes have come: they tell its client id, a
 Rule 4: when one side ends, the other ends; every end has a counted reason.
 Rule 5: a broker that is silent has LATE_S and two of its round trips. Then the others are tried beside it, one every
 NEXT_S, and the first that is connected has the client: a region that is cut off is not known to be lost for three
-seconds, and clients give an attempt up after one. One that owes an answer to a probe gets no such time: the next one is
-tried beside it at once. A region that drains is tried when all others have failed.
+seconds, and clients give an attempt up after one. One that owes an answer to a probe has HURRY_S instead of LATE_S, and
+of those after it all up to the first that owes none are tried at once. A region that drains is tried when all others
+have failed.
 Rule 6: a client whose broker answers neither it nor probes is let go: it looks elsewhere at once, instead of when its
 own patience ends. A gateway that was late itself does not judge: answers may be there that it has not read.
 """
@@ -37,6 +38,7 @@ from mesh.listening.listeners import ListenerParts
 
 CONNECT_TIMEOUT_S: Final = 2.0
 LATE_S: Final = 0.3
+HURRY_S: Final = 0.05  # so that the nearest one still comes first where it is only busy
 ROUND_TRIPS: Final = 2  # of TCP and of TLS
 NEXT_S: Final = 0.15
 OWN_LATE_S: Final = 0.1
@@ -288,8 +290,10 @@ class KafkaListener:
         tried = 0
         for regions in self._routes.order_for(client.question()):
             candidates = self._router.brokers_of(regions)
-            rtt_ns = (regions[0].rtt_ns if regions else None) or 0
-            upstream = await self._first_of(client, candidates, late_s=LATE_S + ROUND_TRIPS * rtt_ns / 1e9)
+            round_trips_s = ROUND_TRIPS * ((regions[0].rtt_ns if regions else None) or 0) / 1e9
+            is_late = bool(candidates) and self._router.is_late(candidates[0])
+            late_s = (HURRY_S if is_late else LATE_S) + round_trips_s
+            upstream = await self._first_of(client, candidates, late_s=late_s)
             if upstream is not None:
                 client.joined(upstream)
                 return
@@ -306,7 +310,7 @@ class KafkaListener:
         trying: set[asyncio.Task[_Upstream | None]] = set()
         try:
             while left or trying:
-                trying |= self._try_next(client, left)
+                trying |= self._try_next(client, left, is_first=len(left) == len(candidates))
                 done, trying = await asyncio.wait(
                     trying, timeout=late_s if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -326,15 +330,17 @@ class KafkaListener:
                 if late is not None and not isinstance(late, BaseException):
                     late.close()
 
-    def _try_next(self, client: _Client, left: deque[BrokerEndpoints]) -> set[asyncio.Task[_Upstream | None]]:
-        """Begin to connect with the next broker, and with those after it up to the first that is not late (rule 5)."""
+    def _try_next(
+        self, client: _Client, left: deque[BrokerEndpoints], *, is_first: bool
+    ) -> set[asyncio.Task[_Upstream | None]]:
+        """Begin to connect with the first broker, or with the next ones up to one that is not late (rule 5)."""
         begun: set[asyncio.Task[_Upstream | None]] = set()
-        is_late = True
-        while left and is_late:
+        goes_on = True
+        while left and goes_on:
             broker = left.popleft()
-            is_late = self._router.is_late(broker)
+            goes_on = not is_first and self._router.is_late(broker)
             begun.add(asyncio.create_task(self._connect(client, broker), name="bootstrap-connect"))
-            if left and is_late:
+            if left and goes_on:
                 self._metrics.failovers.labels("kafka").inc()
         return begun
 

@@ -96,13 +96,14 @@ async def test_while_a_broker_is_silent_the_next_one_is_tried_beside_it(
     writer.close()
 
 
-async def test_the_next_broker_is_tried_at_once_beside_one_that_owes_an_answer(
+async def test_a_broker_that_owes_no_answer_is_tried_soon_beside_those_that_do(
     echo: EchoBroker, silent_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for wait in ("CONNECT_TIMEOUT_S", "LATE_S"):
+    for wait in ("CONNECT_TIMEOUT_S", "LATE_S", "NEXT_S"):
         monkeypatch.setattr(listener, wait, 600.0)
-    late, good, beyond = (SimpleNamespace(kafka=address) for address in (silent_address, echo.address, "127.0.0.1:1"))
-    router = SimpleNamespace(brokers_of=lambda _: (late, good, beyond), is_late=lambda broker: broker is late)
+    known = (silent_address, silent_address, echo.address, "127.0.0.1:1")
+    brokers = [SimpleNamespace(kafka=address) for address in known]
+    router = SimpleNamespace(brokers_of=lambda _: brokers, is_late=lambda broker: broker.kafka == silent_address)
     routes = SimpleNamespace(order_for=lambda _: ((), ()))
     metrics = GatewayMetrics(Router(RegionView([]), monotonic_ns=lambda: 0))
     parts = cast("tuple[Any, Any]", (routes, router))
@@ -111,7 +112,22 @@ async def test_the_next_broker_is_tried_at_once_beside_one_that_owes_an_answer(
     writer.write(METADATA)
     async with asyncio.timeout(60):
         assert await reader.readexactly(len(METADATA)) == METADATA
-    assert metrics.failovers.labels("kafka")._value.get() == 1, "nobody else is tried"
+    assert metrics.failovers.labels("kafka")._value.get() == 2, "nobody else is tried"
+    writer.close()
+    await bootstrap.close()
+
+
+async def test_one_that_is_only_busy_comes_first(echo: EchoBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HURRY_S", 600.0)
+    brokers = [SimpleNamespace(kafka=address) for address in (echo.address, "127.0.0.1:1")]
+    router = SimpleNamespace(brokers_of=lambda _: brokers, is_late=lambda _: True)
+    parts = cast("tuple[Any, Any]", (SimpleNamespace(order_for=lambda _: ((), ())), router))
+    metrics = GatewayMetrics(Router(RegionView([]), monotonic_ns=lambda: 0))
+    bootstrap = listener.KafkaListener(*parts, metrics, sign_in_required=lambda: False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await bootstrap.start("127.0.0.1", 0))
+    writer.write(METADATA)
+    assert await reader.readexactly(len(METADATA)) == METADATA
+    assert metrics.failovers.labels("kafka")._value.get() == 0
     writer.close()
     await bootstrap.close()
 

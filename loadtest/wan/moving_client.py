@@ -32,6 +32,7 @@ import georelay.sync
 from loadtest.wan.login import Login
 
 TOPIC: Final = "orders"
+NAMED: Final = 2  # gateways that a Kafka client knows
 REQUEST_MS: Final = 1_000  # for how long an answer may be away before a client looks elsewhere
 FETCH_MS: Final = 100
 REST_S: Final = 5.0
@@ -60,8 +61,8 @@ class Task(Login):
 
     @property
     def kafka(self) -> str:
-        """Return the bootstrap servers."""
-        return ",".join(kafka for _, kafka in self.gateways)
+        """Return the bootstrap servers: each that is lost, or too far for a timeout of a second, costs one."""
+        return ",".join(kafka for _, kafka in self.gateways[:NAMED])
 
 
 class Diary:
@@ -242,7 +243,7 @@ async def java(task: Task, diary: Diary, over: Over) -> None:
     """Kafka's own client, with settings alone, as librdkafka.
 
     It goes back to its gateways while the one broker that it knows is in its backoff, so that must not be a short one;
-    and after a trigger, which has to leave time for two gateways, and for the backoff between them.
+    and after a trigger, which has to leave time for an answer that does not come, and for two gateways.
     """
     settings = {
         "bootstrap.servers": task.kafka,
@@ -254,7 +255,7 @@ async def java(task: Task, diary: Diary, over: Over) -> None:
         "reconnect.backoff.max.ms": 500,
         "retry.backoff.max.ms": 200,
         "metadata.recovery.strategy": "rebootstrap",
-        "metadata.recovery.rebootstrap.trigger.ms": 2_500,
+        "metadata.recovery.rebootstrap.trigger.ms": 3_000,
     }
     with task.java_file(settings) as file:
         words = ["-Xmx200m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{task.jars}/*", str(JAVA_SOURCE)]

@@ -45,14 +45,53 @@ async def connected(rows: Sequence[AddressRow], *, first: int = 0) -> socket.soc
     raise failure
 
 
+class _Told:
+    """What a protocol was told of its connection; the protocol needs an instance dictionary."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._is_up = False
+        protocol.connection_made, protocol.connection_lost = self._made, self._lost
+
+    def _made(self, transport: asyncio.BaseTransport) -> None:
+        self._is_up = True
+        del self._protocol.connection_made  # the class's own again
+        self._protocol.connection_made(transport)
+
+    def _lost(self, error: Exception | None) -> None:
+        del self._protocol.connection_lost
+        if self._is_up:
+            self._protocol.connection_lost(error)
+        self._is_up = False
+
+    def given_up(self) -> None:
+        """Tell that the connection is lost, if it was told that it is there."""
+        if self._is_up:
+            self._lost(None)
+
+
 async def carried(make: Callable[[], P], connection: socket.socket, **options: Any) -> P:
-    """Return the protocol of a connection, as create_connection makes it. Raises OSError."""
+    """Return the protocol of a connection, as create_connection makes it. Raises OSError.
+
+    Who cancels it just when the connection is made has it closed, and its protocol told: uvloop tells nobody then.
+    """
     loop = asyncio.get_running_loop()
+    told: list[_Told] = []
     is_over = True
+
+    def watched() -> P:
+        protocol = make()
+        told.append(_Told(protocol))
+        return protocol
+
     try:
-        transport, protocol = await loop.create_connection(make, sock=connection, **options)
+        transport, protocol = await loop.create_connection(watched, sock=connection, **options)
         is_over = transport.is_closing()
         return protocol
+    except BaseException:
+        if told and isinstance(loop, uvloop.Loop):
+            told[0].given_up()
+        raise
     finally:
         if is_over and isinstance(loop, uvloop.Loop):
             # uvloop closes the number of a connection that ends this early, and does not tell the object. That would

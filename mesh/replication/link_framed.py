@@ -289,7 +289,7 @@ class DialledLink(FramedLink):
         try:
             rows = await resolved(host.strip("[]"), int(port))
             connection = await carried(_DialledConnection, await _first_connected(rows), **self._options)
-        except (OSError, ValueError) as error:  # a certificate that does not fit is an OSError
+        except (OSError, ValueError, RuntimeError) as error:  # a certificate that does not fit is an OSError
             self.lost(f"{self._peer}: {type(error).__name__}: {error}")
             return
         if self._reason:  # closed in this turn

@@ -26,7 +26,7 @@ import structlog
 from georelay.ids import BrokerId, region_of
 from georelay.limits import KIB
 from georelay.tls import TlsContexts, broker_name
-from mesh.listening.dialling import connected_within
+from mesh.listening.dialling import carried, connected_within
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import HEAD, FrameReader
 from mesh.replication.link import Dial, Link, LinkReceiver
@@ -172,10 +172,8 @@ class DialledPeerLink(FramedLink):
             options = {"ssl": owner.tls.client(), "server_hostname": broker_name(self._broker, owner.mesh_id)}
         try:
             connection = await connected_within(*self._address[:2], timeout_ms=CONNECT_TIMEOUT_MS)
-            await asyncio.get_running_loop().create_connection(
-                lambda: _DialledConnection(owner, self._broker, self), sock=connection, **options
-            )
-        except OSError as error:  # a certificate that does not fit is one too
+            await carried(lambda: _DialledConnection(owner, self._broker, self), connection, **options)
+        except (OSError, RuntimeError) as error:  # a certificate that does not fit too; uvloop has words of its own
             self.lost(f"{self._peer}: {error or 'no answer'}")
 
     def connected(self, connection: asyncio.Transport) -> None:

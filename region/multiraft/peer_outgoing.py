@@ -156,7 +156,7 @@ class OutgoingConnection:
             address = self._addresses.current
             try:
                 await self._connect(address)
-            except OSError as error:  # a certificate that does not fit is one too
+            except (OSError, RuntimeError) as error:  # a certificate that does not fit too; uvloop has words of its own
                 self._give_up()  # it may have been made in the moment when its time was up
                 self._addresses.failed(address)
                 if not refused:
@@ -338,5 +338,5 @@ class OutgoingConnection:
             transport.writelines(pending)
 
 
-def _one_line(error: OSError) -> str:
+def _one_line(error: Exception) -> str:
     return (str(getattr(error, "verify_message", "")) or str(error) or type(error).__name__).splitlines()[0]

@@ -92,13 +92,15 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
         found: dict[int, dict[str, Path]] = {}
         behind: list[str] = []
         partitions = {row["partition"]: row for row in await _partitions(stage, region, topic)}
-        for broker, rows in (await _streams(stage, region, topic)).items():
+        told = await _streams(stage, region, topic)
+        for broker, rows in told.items():
             for row in rows:
                 if row["partition"] in partitions and row["high_watermark"] >= ends.get(row["partition"], 0):
                     folder = stage.data_of(broker) / "groups" / str(partitions[row["partition"]]["group"])
                     found.setdefault(row["partition"], {})[broker] = folder
                 else:
                     behind.append(f"{broker} has {row['partition']} up to {row['high_watermark']}")
+        behind += [f"{broker} does not answer" for broker in stage.admins(region) if broker not in told]
         lacking = {
             at: row["replicas"] for at, row in partitions.items() if len(found.get(at, ())) < len(row["replicas"])
         }

@@ -117,6 +117,12 @@ async def test_a_replica_that_stays_behind_is_said_and_not_left_out(stage: Any) 
         await replicas.compare(stage)
 
 
+async def test_a_broker_that_does_not_answer_is_named_when_replicas_are_compared(stage: Any) -> None:
+    del stage.answers["three", "/v1/status"]
+    with pytest.raises(CampaignFailed, match="us-3 does not answer"):
+        await replicas.compare(stage)
+
+
 async def test_a_lost_disk_is_deleted_while_its_broker_is_down_and_filled_before_it_is_healed(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,20 @@ def test_no_wait_swallows_a_cancellation(modules: Callable[..., list[Module]]) -
     assert calls == []
 
 
+def test_a_socket_is_made_a_connection_in_one_place_which_has_its_number_closed_once(
+    modules: Callable[..., list[Module]],
+) -> None:
+    makers = [
+        module.name
+        for module in modules("region", "mesh", "gateway", "sdk")
+        if "create_connection" in module.text
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".create_connection")
+        if any(word.arg == "sock" for word in node.keywords)
+    ]
+    assert makers == ["mesh/listening/dialling.py"]
+
+
 @pytest.mark.parametrize("listener", ["kafka", "grpc", "peers", "link", "admin"])
 def test_a_broker_refuses_to_listen_beyond_loopback(tmp_path: Path, listener: str) -> None:
     listen = dict.fromkeys(("kafka", "grpc", "peers", "link", "admin"), "127.0.0.1:1")

@@ -4,7 +4,9 @@ Rule 1: in each region one broker is asked at a time, the next one each turn, at
         look; nobody is asked once nobody has looked for IDLE_S.
 Rule 2: brokers are asked with the credentials of the last viewer who may describe the cluster; the overview holds
         nothing that needs more. They are forgotten when nobody looks.
-Rule 3: taking in answers, and making the overview, cost at most a twentieth of the time each: after large ones the next
+Rule 3: the document says how many look. Their pages ask for what it does not hold, and do that less often the more they
+        are: about one of them a second, however many.
+Rule 4: taking in answers, and making the overview, cost at most a twentieth of the time each: after large ones the next
         come later. Neither holds up the event loop.
 """
 
@@ -14,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,6 +92,7 @@ class Collector:
         self._slow: dict[str, asyncio.Task[None]] = {}  # the questions that may wait, of a region
         self._authorization: str | None = None
         self._looked_ns = 0
+        self._looks = 0  # since the last document: each viewer waits for the next one
         self._task: asyncio.Task[None] | None = None
         self._document = b""
         self._version = 0
@@ -103,6 +106,7 @@ class Collector:
             after: the `version` that is known: the answer waits for the next one, WAIT_S at most.
         """
         self._looked_ns = self._monotonic_ns()
+        self._looks += 1
         self._authorization = authorization
         if self._task is None or self._task.done():
             self._heard.clear()
@@ -241,17 +245,21 @@ class Collector:
     async def _render(self, samples: MeshSamples) -> float:
         """Make the document, in a thread: a thousand partitions take some 50 ms. Returns how long it took."""
         began_ns = self._monotonic_ns()
-        raw, self._places = await asyncio.to_thread(_rendered, samples, self._places, self._version + 1)
+        viewers, self._looks = max(1, self._looks), 0
+        about = {"version": self._version + 1, "viewers": viewers}
+        raw, self._places = await asyncio.to_thread(_rendered, samples, self._places, about)
         self._document, self._version = raw, self._version + 1
         newer, self._newer = self._newer, asyncio.Event()
         newer.set()
         return (self._monotonic_ns() - began_ns) / 1e9
 
 
-def _rendered(samples: MeshSamples, before: dict[str, Point], version: int) -> tuple[bytes, dict[str, Point]]:
+def _rendered(
+    samples: MeshSamples, before: dict[str, Point], about: Mapping[str, int]
+) -> tuple[bytes, dict[str, Point]]:
     document = overview(samples, before=before)
     places = {row["name"]: (row["x_ms"], row["y_ms"]) for row in document["regions"]}
-    said = document | {"verdict": verdict(document), "version": version}
+    said = document | {"verdict": verdict(document), **about}
     return json.dumps(said, separators=(",", ":")).encode(), places
 
 

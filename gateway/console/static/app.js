@@ -17,6 +17,7 @@ import { clientsPage } from "./clients.js";
 import { referencePage } from "./reference.js";
 
 const LOOK_MS = 100, AGAIN_MS = 1000;
+const VIEWER_MS = 1000; // for each who looks: pages of all of them together ask about once in that time
 const PAGES = [
   { path: "", title: "Overview", show: (_data, _route, context) => overviewPage(context.overview) },
   topicsPage, recordsPage, groupsPage, queuesPage, brokersPage, homesPage, clientsPage, securityPage, auditLogPage, auditPage, referencePage,
@@ -107,7 +108,7 @@ async function look() {
   }
   const page = current();
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.nodeName);
-  if (shown.key !== location.hash || (page.every && !typing && Date.now() - shown.at >= page.every)) load();
+  if (shown.key !== location.hash || (page.every && !typing && Date.now() - shown.at >= Math.max(page.every, VIEWER_MS * (state.overview?.viewers ?? 1)))) load();
   render();
   timer = setTimeout(look, state.error ? AGAIN_MS : LOOK_MS);
 }

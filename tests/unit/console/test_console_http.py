@@ -176,6 +176,23 @@ async def test_who_knows_an_overview_waits_for_the_next_one(
     assert (await ask(mesh, "GET", "/v1/overview?after=-1"))[0] == 400
 
 
+async def test_an_overview_says_how_many_look_so_that_their_pages_ask_less_often_the_more_they_are(
+    start_mesh: Start, start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "PERIOD_S", 0.1)
+    mesh = await start_mesh(us=[await start_broker(answer_to_all)])
+
+    async def look_until(viewers: int, *, many: int) -> None:
+        overview: dict[str, Any] = {"version": 0, "viewers": 0}
+        while overview["viewers"] != viewers:  # one that is late is counted with the next document
+            path = f"/v1/overview?after={overview['version']}"
+            overview = (await asyncio.gather(*(ask(mesh, "GET", path) for _ in range(many))))[0][1]
+
+    async with asyncio.timeout(60):
+        await look_until(5, many=5)
+        await look_until(1, many=1)
+
+
 async def test_a_region_that_is_slow_to_answer_is_not_asked_again_meanwhile(
     start_mesh: Start, start_broker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,9 +123,8 @@ class Operator:
             "georelay_traces_to": TRACES_TO,
             "base_clock_service": "",  # a container may not set the clock
         }
-        (folder / "lab.yml").write_text(
-            "mesh:\n"
-        )  # the hosts are in Terraform's outputs; this one adds what the lab needs
+        # Hosts are in Terraform's outputs; what the lab adds for them are the variables beside this one.
+        (folder / "lab.yml").write_text("mesh:\n")
         (folder / "group_vars/mesh.yml").write_text(json.dumps(settings))
         self._outputs.write_text(json.dumps(outputs_of(self.members)))
 

@@ -163,7 +163,7 @@ class _Client(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         was_late = loop.time() - self._owed.when() > OWN_LATE_S
         if not was_late and self._listener.is_silent(self._broker):
-            self.end("broker_late")
+            self.end("broker_silent")
         else:
             self._owed = loop.call_later(LATE_S, self._look_after)
 

@@ -80,7 +80,7 @@ class _BrokerView:
         "estimate_ns",
         "health",
         "is_refused",
-        "is_silent",
+        "is_unanswered",
         "samples",
         "shed",
         "shed_heard_ns",
@@ -95,7 +95,7 @@ class _BrokerView:
         self.shed_heard_ns: int | None = None
         self.samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_KEPT)  # (taken at, RTT), ns
         self.asked_ns: int | None = None  # when the probe left that is not answered yet
-        self.is_silent = False  # the last one was not answered
+        self.is_unanswered = False  # the last probe
 
     def seen(self, now_ns: int) -> RankedBroker:
         fresh = [rtt_ns for taken_ns, rtt_ns in self.samples if now_ns - taken_ns <= SAMPLE_AGE_NS_MAX]
@@ -107,7 +107,7 @@ class _BrokerView:
         )
 
     def owes(self, now_ns: int, *, for_ns: int) -> bool:
-        if self.is_silent:
+        if self.is_unanswered:
             return True
         rtt_ns = self.samples[-1][1] if self.samples else 0
         return self.asked_ns is not None and now_ns - self.asked_ns > for_ns + LATE_ROUND_TRIPS * rtt_ns
@@ -185,7 +185,7 @@ class RegionView:
         before = view.health.ready
         view.health = TRANSITIONS[view.health, probe]
         view.asked_ns = None
-        view.is_silent = probe is Probe.FAILED and rtt_ns is None
+        view.is_unanswered = probe is Probe.FAILED and rtt_ns is None
         view.is_refused = probe is Probe.REFUSED
         if rtt_ns is not None and warm:
             view.samples.append((now_ns, rtt_ns))

@@ -103,9 +103,10 @@ class Users:
     """One kind of user.
 
     Args:
-        kind: kafka, native, grpc, rest, text, or transactions (of the SDK; one writes a record to each of the topics).
+        kind: kafka, native, grpc, rest, websocket, text, or transactions (of the SDK; one writes a record to each of
+            the topics).
         regions: where they connect, in turn; (): in every region.
-        connections: of each region; each has one request out at a time (grpc, rest, text, transactions).
+        connections: of each region; each has one request out at a time (all but kafka and native).
         abort_share: of transactions that are aborted on purpose.
         sends_again: what is refused, or not answered in time (of kafka; the others always do).
         keys: uniform, zipf:EXPONENT, or hot:SHARE (that share has one key).
@@ -133,7 +134,8 @@ class Readers:
     """Who reads: so many consumers in each of these regions; (): in every region.
 
     Args:
-        kind: kafka, aiokafka, native, rest, text (each reads everything), group (Kafka's) or queue (the SDK's).
+        kind: kafka, aiokafka, native, rest, websocket, text (each reads everything), group (Kafka's) or queue (the
+            SDK's).
         groups: the consumers of a region share so many groups, or queues, in turn.
         pause_ms: how long a record takes its reader.
         stay_s, away_s: so long it reads, so long it is gone; 0: it stays.

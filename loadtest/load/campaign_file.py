@@ -41,14 +41,10 @@ from loadtest.load.file_kinds import FILE_KINDS
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
 SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
+VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA)
 SHOWN_CHARS_MAX: Final = 60
-CANNOT_SEE: Final = (
-    "aiokafka",
-    "native",
-    "text",
-    "group",
-    "queue",
-)  # not told how far markers and aborted records reach
+CANNOT_SEE: Final = ("aiokafka", "native", "websocket", "text", "group", "queue")  # how far markers reach
+SUBSCRIBED_MAX: Final = 64  # partitions of one subscription over a WebSocket
 TEXT_BYTES_MAX: Final = 200_000
 AMOUNTS: Final = {
     **dict.fromkeys(("link-slow", "disk-slow", "clock-step"), "ms"),
@@ -89,7 +85,8 @@ def find(name: str) -> Path:
         return path
     if (found := FOLDER / f"{name}.toml").is_file():
         return found
-    raise CampaignError(f"there is no campaign {name!r}: give a .toml file, or one of {_names(shipped())}")
+    known = ", ".join(path.stem for path in shipped())
+    raise CampaignError(f"there is no campaign {name!r}: give a .toml file, or one of {known}")
 
 
 def load(path: Path) -> Campaign:
@@ -115,7 +112,7 @@ def parse(text: str, *, name: str, place: str) -> Campaign:
     except tomllib.TOMLDecodeError as error:
         raise CampaignError(f"{place}: not TOML: {error}") from error
     lines = lines_of(text)
-    errors = [(error_path(error), _told(error)) for error in _validator().iter_errors(document)]
+    errors = [(error_path(error), _told(error)) for error in VALIDATOR.iter_errors(document)]
     if not errors:
         errors = list(_contradictions(document))
     if errors:
@@ -216,10 +213,6 @@ def dotted(where: Where) -> str:
 def seconds_of(text: str) -> float:
     """Return the seconds of a duration that the schema has let through."""
     return float(text[:-1]) * _SECONDS[text[-1]]
-
-
-def _validator() -> Any:
-    return jsonschema.Draft202012Validator(SCHEMA)
 
 
 def error_path(error: Any) -> Where:
@@ -401,6 +394,7 @@ def _brokers_of(topology: Mapping[str, Any], regions: Sequence[str]) -> list[str
 def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     """Yield what a kind of user or reader cannot do with its topics."""
     partitions = {topic["name"]: topic.get("partitions", 1) for topic in document["topics"]}
+    wide = {name for name, count in partitions.items() if count > SUBSCRIBED_MAX}
     users = document.get("users", ())
     of_every = {topic["name"] for topic in document["topics"] if topic.get("homes") == "every"}
     for part in ("users", "readers"):
@@ -424,6 +418,8 @@ def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
                 ("readers", row, "kind"),
                 f"{kind!r} cannot tell how far it is in {min(names)!r}, which has transactions: use kafka or rest",
             )
+        if kind == "websocket" and (names := wide.intersection(entry["topics"])):
+            yield ("readers", row, "kind"), f"{kind!r} reads {SUBSCRIBED_MAX} partitions of {min(names)!r} at most"
         if kind == "queue" and len(entry["topics"]) > 1:
             yield ("readers", row, "topics"), "a queue has one topic: write a part of readers for each"
         if ("stay" in entry) != ("away" in entry):
@@ -530,7 +526,3 @@ def _strikes(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     once = {key: value for key, value in row.items() if key not in ("times", "every")}
     for moment in _moments_of(row):
         yield once | {"at": f"{moment!r}s"}
-
-
-def _names(paths: list[Path]) -> str:
-    return ", ".join(path.stem for path in paths)

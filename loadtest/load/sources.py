@@ -1,4 +1,4 @@
-"""Where readers take records from: Kafka's consumers with and without a group, the SDK, its queues, REST, text.
+"""Where readers take records from: Kafka's consumers, also in groups, the SDK, its queues, REST, WebSocket, text.
 
 Rule 1: `open` begins at the positions that it is given; those of a group or a queue are kept by the brokers, so a
         record may come again there.
@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +23,13 @@ import georelay
 from georelay.errors import GeorelayError, QueueExists
 from georelay.positions import Position
 from loadtest.load.engine_values import Plan
+from loadtest.load.wires import http_of, said, socket_of, text_of
 
 BATCH_RECORDS_MAX: Final = 500
 WAIT_S: Final = 0.1
 ASK_S: Final = 5.0
 REST_WAIT_MS: Final = 500
-REST_S: Final = 15.0
-LINE_BYTES_MAX: Final = 1 << 24
+CREDIT_BYTES: Final = 1 << 20
 FAILURES: Final = (GeorelayError, KafkaException, OSError, TimeoutError, aiohttp.ClientError, ValueError)
 Spot = tuple[str, int]  # topic, partition
 
@@ -130,7 +131,11 @@ class LoopSource(Source):
         self._runner = asyncio.Runner()
         self._coming: asyncio.Task[Any] | None = None
         self._stack = contextlib.AsyncExitStack()
-        self._run(self.begin(positions))
+        try:
+            self._run(self.begin(positions))
+        except BaseException:
+            self.close()
+            raise
 
     def take(self) -> list[Taken]:
         """Return what has come."""
@@ -167,6 +172,10 @@ class LoopSource(Source):
             return None
         came, self._coming = self._coming.result(), None
         return came
+
+    def pick(self, listener: str) -> str:
+        """Return the address of one of the region's brokers, another one each time."""
+        return str(random.choice(self.plan.addresses(self.region, listener)))
 
     async def connected(self) -> Any:
         """Return a connection of the SDK."""
@@ -223,16 +232,11 @@ class RestSource(LoopSource):
 
     async def begin(self, positions: Mapping[Spot, int]) -> None:
         """Begin."""
-        auth = aiohttp.BasicAuth(*self.plan.user) if self.plan.user else None
-        timeout = aiohttp.ClientTimeout(total=REST_S)
-        http = await self._stack.enter_async_context(aiohttp.ClientSession(auth=auth, timeout=timeout))
-        tls = self.plan.tls()
-        address = random.choice(self.plan.addresses(self.region, "admin"))
-        url = f"{'https' if tls else 'http'}://{address}/v1/topics"
+        http = await self._stack.enter_async_context(http_of(self.plan, self.pick("admin")))
         self._came: asyncio.Queue[tuple[Spot, int, list[Taken]] | Exception] = asyncio.Queue()
         for (topic, partition), offset in positions.items():
             query = {"partition": str(partition), "wait_ms": str(REST_WAIT_MS), "max": str(BATCH_RECORDS_MAX)}
-            asking = self._ask(http, f"{url}/{topic}/records", query, (topic, partition), offset, tls)
+            asking = self._ask(http, query, (topic, partition), offset)
             self._stack.callback(asyncio.ensure_future(asking).cancel)
 
     async def next(self) -> list[Taken]:
@@ -248,22 +252,49 @@ class RestSource(LoopSource):
         self.reached[spot] = following
         return taken
 
-    async def _ask(
-        self, http: aiohttp.ClientSession, url: str, query: dict[str, str], spot: Spot, offset: int, tls: Any
-    ) -> None:
+    async def _ask(self, http: aiohttp.ClientSession, query: dict[str, str], spot: Spot, offset: int) -> None:
         """Ask again and again, until an error."""
-        context = tls.client() if tls else True
         while True:
             try:
-                async with http.get(url, params=query | {"offset": str(offset)}, ssl=context) as answer:
+                query["offset"] = str(offset)
+                async with http.get(f"/v1/topics/{spot[0]}/records", params=query) as answer:
                     answer.raise_for_status()
                     told = await answer.json()
             except FAILURES as error:
                 self._came.put_nowait(error)
                 return
             offset = int(told["next_offset"])
-            rows = [Taken(*spot, row["offset"], (row["value"] or "").encode()) for row in told["records"]]
+            rows = [Taken(*spot, row["offset"], _value_of(row)) for row in told["records"]]
             self._came.put_nowait((spot, offset, rows))
+
+
+class SocketSource(LoopSource):
+    """A WebSocket with a subscription to each topic, and credit for as much as was worked on."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        self._socket = await self._stack.enter_async_context(socket_of(self.plan, self.pick("admin")))
+        self._topics = list(dict.fromkeys(topic for topic, _ in positions))
+        self._owed: Counter[int] = Counter()  # by the number of the subscription
+        for number, topic in enumerate(self._topics):
+            starts = {str(partition): offset for (name, partition), offset in positions.items() if name == topic}
+            what = {"topic": topic, "from": starts, "credit_bytes": CREDIT_BYTES}
+            await self._socket.send_json({"type": "subscribe", "id": number, **what})
+
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+        message = await self.came(self._socket.receive)
+        if message is None or (told := said(message))["type"] != "records":
+            return []
+        self._owed[told["id"]] += told["size_bytes"]
+        topic = self._topics[told["id"]]
+        return [Taken(topic, row["partition"], row["offset"], _value_of(row)) for row in told["records"]]
+
+    async def settle(self) -> None:
+        """Give back what it cost."""
+        owed, self._owed = self._owed, Counter()
+        for number, size_bytes in owed.items():
+            await self._socket.send_json({"type": "credit", "id": number, "bytes": size_bytes})
 
 
 class TextSource(LoopSource):
@@ -271,10 +302,7 @@ class TextSource(LoopSource):
 
     async def begin(self, positions: Mapping[Spot, int]) -> None:
         """Begin."""
-        host, _, port = random.choice(self.plan.addresses(self.region, "text")).rpartition(":")
-        tls = self.plan.tls()
-        context = tls.client() if tls else None
-        self._in, out = await asyncio.open_connection(host, int(port), ssl=context, limit=LINE_BYTES_MAX)
+        self._in, out = await text_of(self.plan, self.pick("text"))
         self._stack.callback(out.close)
         self._positions = dict(positions)
         lines = [f"AUTH {' '.join(self.plan.user)}"] if self.plan.user else []
@@ -331,6 +359,11 @@ class AiokafkaSource(LoopSource):
         ]
 
 
+def _value_of(row: dict[str, Any]) -> bytes:
+    """Return the value of a record in JSON; one that is no text is none of ours."""
+    return str(row.get("value") or "").encode()
+
+
 async def _translated(work: Coroutine[Any, Any, Any]) -> Any:
     """Return what aiokafka returns; its errors, which are nobody else's, become ours."""
     from aiokafka.errors import KafkaError as AiokafkaError
@@ -348,6 +381,7 @@ SOURCES: Final[dict[str, type[Source]]] = {
     "native": NativeSource,
     "queue": QueueSource,
     "rest": RestSource,
+    "websocket": SocketSource,
     "text": TextSource,
 }
 

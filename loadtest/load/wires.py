@@ -6,6 +6,7 @@
 | transactions | the SDK's transactions, one record to each topic | one transaction | the transaction failed |
 | grpc | `broker.Broker/Publish`, of programs with stubs of their own | one | is sent again |
 | rest | `POST /v1/topics/TOPIC/records` | one | is sent again |
+| websocket | `publish` over `/v1/socket` | one | is sent again |
 | text | `PUBS TOPIC region {...}` | one | is sent again |
 
 Rule: `publish` returns offsets, or the future of one; or raises Refused (not stored, for sure) or GeorelayError by its
@@ -19,7 +20,7 @@ import contextlib
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -36,7 +37,9 @@ ATTEMPT_S: Final = 3.0
 GEO_S: Final = 30.0  # until a record is in as many regions as were asked for
 ANSWER_S: Final = 15.0  # a broker waits 10 s for a leader
 GRPC_PATH: Final = "/broker.Broker/Publish"
-LINE_BYTES_MAX: Final = 1 << 20
+HEARTBEAT_S: Final = 15.0  # a broker cuts off who says nothing for 60 s
+CLOSE_S: Final = 1.0
+LINE_BYTES_MAX: Final = 1 << 24
 Answer = list[int | None] | asyncio.Future[Any]
 
 
@@ -60,7 +63,7 @@ PublishRequest = _message("PublishRequest", topic=TEXT, body=BYTES)
 PublishResponse = _message("PublishResponse", id=TEXT)
 
 
-class Refused(Exception):
+class Refused(ConnectionError):
     """The record is not stored and never will be."""
 
 
@@ -168,24 +171,33 @@ class RestWire(Wire):
 
     async def open(self) -> None:
         """Connect to one broker."""
-        auth = aiohttp.BasicAuth(*self.plan.user) if self.plan.user else None
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        self._http = await self.close_all.enter_async_context(aiohttp.ClientSession(auth=auth, timeout=timeout))
-        tls = self.plan.tls()
-        self._tls = tls.client() if tls else True
-        self._url = f"{'https' if tls else 'http'}://{self.pick('admin')}/v1/topics"
+        self._http = await self.close_all.enter_async_context(http_of(self.plan, self.pick("admin")))
 
     async def publish(self, records: Sequence[Outgoing]) -> Answer:
         """Send it."""
         (record,) = records
-        body = {"key": record.key.decode(), "value": record.value.decode(), "partition": record.partition}
-        async with self._http.post(f"{self._url}/{record.topic}/records", json=body, ssl=self._tls) as answer:
+        async with self._http.post(f"/v1/topics/{record.topic}/records", json=_json_of(record)) as answer:
             told = await answer.json(content_type=None)
-            if answer.ok:
-                return [int(told["records"][0]["offset"])]
-        if told["outcome"] == Outcome.NOT_STORED.value:
-            raise Refused(told["detail"])
-        raise ConnectionError(told["detail"])
+        if not answer.ok:
+            raise _failure_of(told)
+        return [int(told["records"][0]["offset"])]
+
+
+class SocketWire(Wire):
+    """A WebSocket of a broker."""
+
+    async def open(self) -> None:
+        """Connect to one broker, which says hello."""
+        self._socket = await self.close_all.enter_async_context(socket_of(self.plan, self.pick("admin")))
+        said(await self._socket.receive(ANSWER_S))
+
+    async def publish(self, records: Sequence[Outgoing]) -> Answer:
+        """Send it."""
+        (record,) = records
+        message = {"type": "publish", "id": 1, "topic": record.topic, "records": _json_of(record)}
+        await self._socket.send_json(message)
+        told = said(await self._socket.receive(ANSWER_S))
+        return [int(told["records"][0]["offset"])]
 
 
 class TextWire(Wire):
@@ -193,10 +205,7 @@ class TextWire(Wire):
 
     async def open(self) -> None:
         """Connect to one broker and sign in."""
-        host, _, port = self.pick("text").rpartition(":")
-        tls = self.plan.tls()
-        context = tls.client() if tls else None
-        self._in, self._out = await asyncio.open_connection(host, int(port), ssl=context, limit=LINE_BYTES_MAX)
+        self._in, self._out = await text_of(self.plan, self.pick("text"))
         self.close_all.callback(self._out.close)
         await self._in.readline()
         if self.plan.user:
@@ -220,7 +229,61 @@ class TextWire(Wire):
         raise ConnectionError(answer or "the broker closed the connection")
 
 
-SERIAL: Final[dict[str, type[Wire]]] = {"grpc": GrpcWire, "rest": RestWire, "text": TextWire}
+SERIAL: Final[dict[str, type[Wire]]] = {
+    "grpc": GrpcWire,
+    "rest": RestWire,
+    "websocket": SocketWire,
+    "text": TextWire,
+}
+
+
+def http_of(plan: Plan, address: str) -> aiohttp.ClientSession:
+    """Return a session of HTTP with one broker."""
+    tls = plan.tls()
+    return aiohttp.ClientSession(
+        f"{'https' if tls else 'http'}://{address}",
+        auth=aiohttp.BasicAuth(*plan.user) if plan.user else None,
+        connector=aiohttp.TCPConnector(ssl=tls.client() if tls else True),
+        timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+    )
+
+
+@contextlib.asynccontextmanager
+async def socket_of(plan: Plan, address: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Open a WebSocket with one broker."""
+    timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+    async with (
+        http_of(plan, address) as http,
+        http.ws_connect("/v1/socket", heartbeat=HEARTBEAT_S, timeout=timeout) as socket,
+    ):
+        yield socket
+
+
+async def text_of(plan: Plan, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a connection of the text protocol with one broker."""
+    host, _, port = address.rpartition(":")
+    tls = plan.tls()
+    return await asyncio.open_connection(host, int(port), ssl=tls.client() if tls else None, limit=LINE_BYTES_MAX)
+
+
+def said(message: aiohttp.WSMessage) -> dict[str, Any]:
+    """Return what a broker says over a WebSocket. Raises ConnectionError: it is closed; Refused: a problem."""
+    if message.type is not aiohttp.WSMsgType.TEXT:
+        raise ConnectionError(message.extra or "the broker closed the socket")
+    told: dict[str, Any] = json.loads(message.data)
+    if "problem" in told:
+        raise _failure_of(told["problem"])
+    return told
+
+
+def _json_of(record: Outgoing) -> dict[str, Any]:
+    return {"key": record.key.decode(), "value": record.value.decode(), "partition": record.partition}
+
+
+def _failure_of(problem: dict[str, Any]) -> ConnectionError:
+    """Return what a problem document says of a record: Refused, or nothing."""
+    is_sure = problem["outcome"] == Outcome.NOT_STORED.value
+    return (Refused if is_sure else ConnectionError)(problem["detail"])
 
 
 def is_not_stored(error: Exception) -> bool:
@@ -228,4 +291,4 @@ def is_not_stored(error: Exception) -> bool:
     return isinstance(error, Refused) or (isinstance(error, GeorelayError) and error.outcome is Outcome.NOT_STORED)
 
 
-FAILURES: Final = (Refused, GeorelayError, OSError, TimeoutError, aiohttp.ClientError, grpc.RpcError, ValueError)
+FAILURES: Final = (GeorelayError, OSError, TimeoutError, aiohttp.ClientError, grpc.RpcError, ValueError)

@@ -155,6 +155,11 @@ WRONG = {
         '[[users]]\nkind = "transactions"\ntopics = ["orders"]\n[[readers]]\nkind = "text"',
         "36: readers[0].kind: 'text' cannot tell how far it is in 'orders', which has transactions: use kafka or rest",
     ),
+    "a subscription to too much": (
+        'partitions = 3\nhome = "us"\n',
+        'partitions = 65\n[[readers]]\nkind = "websocket"\ntopics = ["orders"]\n',
+        "16: readers[0].kind: 'websocket' reads 64 partitions of 'orders' at most",
+    ),
     "half of a reader that comes and goes": (
         "[[readers]]",
         '[[readers]]\nstay = "5s"',

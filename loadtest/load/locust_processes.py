@@ -60,13 +60,14 @@ class LocustProcesses:
         else:
             words += ["--headless", "--only-summary"]
         if self._options.has_workers:
-            regions, port = self._campaign.topology.regions, str(free_ports(1)[0])
-            words += ["--master", "--master-bind-host", HOST, "--master-bind-port", port]
+            regions, port, bed = self._campaign.topology.regions, str(free_ports(1)[0]), self._stage.bed
+            host = await asyncio.to_thread(lambda: bed.host) if bed else HOST
+            words += ["--master", "--master-bind-host", host, "--master-bind-port", port]
             words += ["--expect-workers", str(len(regions)), "--expect-workers-max-wait", str(WORKERS_S)]
             await self._started("master", words)
             for region in regions:
-                of_worker = ["--worker", "--master-host", HOST, "--master-port", port, "--load-regions", region]
-                await self._started(region, of_worker)
+                of_worker = ["--worker", "--master-host", host, "--master-port", port, "--load-regions", region]
+                await self._started(region, of_worker, *(bed.entrance(region) if bed else ()))
         else:
             await self._started("local", words)
         deadline = time.monotonic() + START_S
@@ -93,12 +94,12 @@ class LocustProcesses:
                     await process.ended()
             await process.kill()
 
-    async def _started(self, name: str, words: list[str]) -> None:
+    async def _started(self, name: str, words: list[str], *inside: str) -> None:
         common = ["--campaign", str(self._folder / f"{self._campaign.name}.toml")]
         common += ["--endpoints", str(self._stage.endpoints_file), "--results", str(self._folder)]
         self._processes[name] = process = ChildProcess(name, log=self._folder / f"locust-{name}.log")
         await process.launch(
-            *guarded(PYTHON, "-m", "locust", "-f", LOCUSTFILE, *common, "--load-worker", name, *words),
+            *guarded(*inside, PYTHON, "-m", "locust", "-f", LOCUSTFILE, *common, "--load-worker", name, *words),
             environment=environment(self._stage.settings),
         )
 

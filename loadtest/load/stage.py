@@ -236,14 +236,15 @@ class Stage:
         assert isinstance(self._mesh, kind), "the loader lets nothing else be broken so"
         return self._mesh
 
-    async def router(self) -> dict[str, int]:
-        """Return the process of a test bed's router, by name; none without one."""
-        return {"router": await asyncio.to_thread(bed.router)} if (bed := _bed(self._mesh)) else {}
+    @property
+    def bed(self) -> WanMesh | None:
+        """Return the mesh as one in a test bed, None where it is in none."""
+        return self._mesh if isinstance(self._mesh, WanMesh) and self._mesh.bed else None
 
     async def note_bed(self, since_ns: int) -> None:
         """Write down how the test bed was since then (monotonic); nothing without one."""
-        if bed := _bed(self._mesh):
-            found = await asyncio.to_thread(bed.bed_since, since_ns)
+        if self.bed:
+            found = await asyncio.to_thread(self.bed.bed_since, since_ns)
             (self.folder / "bed.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
     async def tell(self, broker: str, **settings: Any) -> None:
@@ -338,10 +339,6 @@ async def staged(folder: Path, mesh: MeshProcess) -> AsyncIterator[Stage]:
         yield stage
     finally:
         await stage.stop_joined()
-
-
-def _bed(mesh: MeshProcess) -> WanMesh | None:
-    return mesh if isinstance(mesh, WanMesh) and mesh.bed else None
 
 
 def _mesh_of(campaign: Campaign, directory: Path) -> MeshProcess:

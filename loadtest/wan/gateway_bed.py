@@ -14,7 +14,6 @@ import sys
 import tomllib
 import urllib.error
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ class GatewayBed(WanMesh):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, brokers_per_region=1, pairs=PAIRS, regions=REGIONS, arguments=("--no-traces",))
-        self._gateways: list[subprocess.Popen[bytes]] = []
+        self._gateways: list[subprocess.Popen[str]] = []
 
     async def __aenter__(self) -> GatewayBed:
         """Start all of it and wait until every gateway knows all regions."""
@@ -64,18 +63,14 @@ class GatewayBed(WanMesh):
 
     def address(self, place: str, number: int = OWN_ADDRESS) -> str:
         """Return an address of a region."""
-        return f"198.18.{16 * self._plan['slot'] + 1 + self._plan['regions'].index(place)}.{number}"
-
-    @cached_property
-    def _plan(self) -> dict[str, Any]:
-        """Return the bed's plan, which stays as it is."""
-        plan: dict[str, Any] = self.wan("stat")["bed"]["plan"]
-        return plan
+        plan = self.record["plan"]
+        return f"198.18.{16 * plan['slot'] + 1 + plan['regions'].index(place)}.{number}"
 
     def inside(self, place: str, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start a program at a place; it ends with the bed."""
         command = [*COMMAND, "exec", place, "--name", self.bed, "--", *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, **(pipes | options))
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, *, address: str = "") -> Any:
         """Ask a gateway, that of the hub unless another address is given; returns what it says."""
@@ -124,8 +119,7 @@ class GatewayBed(WanMesh):
         config.write_text("\n".join(lines) + "\n")
         words = [sys.executable, "-P", "-m", "gateway", "--config", str(config)]
         with (home / "logs" / f"gateway-{region}.log").open("wb") as said:
-            command = [*COMMAND, "exec", region, "--name", self.bed, "--", *words]
-            self._gateways.append(subprocess.Popen(command, stdout=said, stderr=said))
+            self._gateways.append(self.inside(region, *words, stdout=said, stderr=said))
 
 
 def _rows(values: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 from collections import Counter
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,9 +80,20 @@ class WanMesh(MeshProcess):
         document = await asyncio.to_thread(self.wan, *words)
         return int(document["at_ns"])
 
-    def router(self) -> int:
-        """Return the pid of the test bed's router."""
-        return int(self.wan("stat")["bed"]["pid"])
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """Return what the bed is, which stays as it is."""
+        found: dict[str, Any] = self.wan("stat")["bed"]
+        return found
+
+    @property
+    def host(self) -> str:
+        """Return where processes in the regions reach those outside of the bed; no cut touches that way."""
+        return f"198.19.{16 * self.record['plan']['slot']}.2"
+
+    def entrance(self, region: str) -> tuple[str, ...]:
+        """Return the words in front of a command of root's whose network is to be that of a region."""
+        return ("nsenter", f"--net=/proc/{self.record['pid']}/fd/{self.record['networks'][region]}", "--")
 
     def bed_since(self, since_ns: int) -> dict[str, Any]:
         """Return how the bed was since then (monotonic).

@@ -68,7 +68,8 @@ async def mesh(tmp_path: Path) -> AsyncIterator[WanMesh]:
 async def test_a_record_published_in_one_region_is_read_in_the_other_after_the_delay(tmp_path: Path) -> None:
     need_a_bed()
     campaign = parse(CAMPAIGN, name="delay", place="delay.toml")
-    code = await run_campaign(campaign, RunOptions(campaign_text=CAMPAIGN, out=tmp_path), print)
+    options = RunOptions(campaign_text=CAMPAIGN, out=tmp_path, has_workers=True)
+    code = await run_campaign(campaign, options, print)
     assert code in (EXIT_CODES[PASS], EXIT_CODES[INVALID]), "lost, twice, out of order, or not read"
     (folder,) = tmp_path.iterdir()
     done = totals_of(Results(folder).seconds)
@@ -80,7 +81,7 @@ async def test_a_record_published_in_one_region_is_read_in_the_other_after_the_d
 
 
 async def test_a_killed_mesh_leaves_no_process_and_no_device(mesh: WanMesh) -> None:
-    pids = [*map(mesh.pid_of, ("us-1", "eu-1", "gateway")), mesh.router()]
+    pids = [*map(mesh.pid_of, ("us-1", "eu-1", "gateway")), mesh.record["pid"]]
     devices = {name for name in os.listdir("/sys/class/net") if name.startswith("georelay-wan")}
     assert devices
     os.kill(mesh.pid, signal.SIGKILL)

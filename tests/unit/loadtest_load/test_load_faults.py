@@ -17,12 +17,14 @@ import pytest
 from aiohttp import web
 
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.child_process import ChildProcess
 from loadtest.free_ports import free_ports
 from loadtest.load import faults, homes
 from loadtest.load import stage as stage_module
 from loadtest.load.campaign import Fault, Topology
 from loadtest.load.campaign_file import find, load
 from loadtest.load.links import LinkedMesh
+from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.running_mesh import RunningMesh
 from loadtest.load.stage import Stage
 from loadtest.wan.wan_mesh import WanMesh
@@ -198,7 +200,7 @@ async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lags = [[9, 7_000], [10, 1_500], [11, 900]]
-    stat = {"bed": {"pid": 77}, "router": {"lag_seconds_us": lags, "realtime": True}}
+    stat = {"router": {"lag_seconds_us": lags, "realtime": True}}
     mesh = WanMesh(tmp_path / "bed", brokers_per_region=1)
     monkeypatch.setattr(mesh, "wan", lambda *words: stat)
     monkeypatch.setattr(mesh, "congestion_control", lambda: "cubic")
@@ -209,7 +211,29 @@ async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
     await stage.note_bed(10 * 10**9 + 5)
     noted = json.loads((tmp_path / "bed.json").read_text())
     assert noted == {"lag_us": 1_500, "realtime": True, "congestion_control": "cubic"}
-    assert mesh.router() == 77
+
+
+async def test_workers_in_a_test_bed_have_the_network_of_their_region_and_reach_the_master_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: dict[str, list[str]] = {}
+
+    async def launch(process: ChildProcess, *words: str, **_: object) -> None:
+        launched[process.name] = [*words]
+
+    monkeypatch.setattr(ChildProcess, "launch", launch)
+    mesh = WanMesh(tmp_path / "bed", brokers_per_region=1)
+    bed = {"pid": 77, "networks": {"us": 5, "eu": 6, "ap": 7}, "plan": {"slot": 2}}
+    monkeypatch.setattr(mesh, "wan", lambda *_: {"bed": bed})
+    stage: Any = SimpleNamespace(bed=mesh, endpoints_file=tmp_path / "endpoints.json", settings={})
+    (tmp_path / "began.json").write_text("{}")
+    options = RunOptions(campaign_text="", out=tmp_path, has_workers=True)
+    await LocustProcesses(load(find("cut-eu")), options, tmp_path, stage).start()
+    assert list(launched) == ["master", "us", "eu", "ap"]
+    assert "nsenter" not in launched["master"]
+    assert launched["eu"][launched["eu"].index("nsenter") :][1:3] == ["--net=/proc/77/fd/6", "--"]
+    for name, option in (("master", "--master-bind-host"), ("eu", "--master-host")):
+        assert launched[name][launched[name].index(option) + 1] == "198.19.32.2"
 
 
 async def test_who_is_not_root_is_told_so_before_a_test_bed_is_made(

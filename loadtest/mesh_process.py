@@ -29,7 +29,6 @@ class MeshProcess:
         *,
         regions: str,
         brokers_per_region: int,
-        quiet: bool = True,
         arguments: tuple[str, ...] = (),
         user: tuple[str, str] | None = None,
         checkout: Path | None = None,
@@ -54,17 +53,17 @@ class MeshProcess:
             *(() if user is None else ("--user", ":".join(user))),
             *arguments,
         ]
-        self._quiet = quiet
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> MeshProcess:
         """Start it and wait until it is ready. Raises RuntimeError with what it said when it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         said = self.directory / "up.log"
+        # A checkout's code is what is imported, whatever PYTHONPATH names here.
+        path = {} if self._checkout is None else {"PYTHONPATH": f"{self._checkout}:{self._checkout / 'sdk'}"}
         with said.open("wb") as output:
-            told = output if self._quiet else None
             self._process = subprocess.Popen(
-                self._arguments, stdout=told, stderr=told, cwd=self._checkout, env=_environment(self._checkout)
+                self._arguments, stdout=output, stderr=output, cwd=self._checkout, env={**os.environ, **path}
             )
         try:
             for _ in range(READY_SECONDS_MAX * 10):
@@ -136,8 +135,3 @@ class MeshProcess:
         """Send SIGTERM, then SIGKILL when it does not end."""
         if self._process is not None:
             end(self._process, within_s=STOP_SECONDS_MAX)
-
-
-def _environment(checkout: Path | None) -> dict[str, str] | None:
-    """Return the environment in which a checkout's code is what is imported, whatever PYTHONPATH names here."""
-    return None if checkout is None else {**os.environ, "PYTHONPATH": f"{checkout}:{checkout / 'sdk'}"}

@@ -28,7 +28,7 @@ from pathlib import Path
 import uvloop
 
 from loadtest.bench import loads
-from loadtest.bench.machine import Meter, add_directory, describe, disk_of
+from loadtest.bench.machine import Meter, add_directory, describe, disk_of, revision
 from loadtest.bench.measured import START_S, WARM_S, Figures, in_turns, measure
 from loadtest.bench.mesh_asks import pids_of
 from loadtest.bench.schedule_core import Load
@@ -199,13 +199,6 @@ def _system_calls(mesh: MeshProcess, rate: int, seconds: int) -> float:
     if counting.returncode or not first.isdecimal():
         raise RuntimeError(f"perf did not count system calls: {said.strip()}")
     return int(first) / (rate * (seconds - 1))
-
-
-def revision(checkout: Path) -> str:
-    """Return what a checkout holds, with a word when it has changes that are no commit."""
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=7"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    return said.stdout.strip() or f"no repository ({checkout})"
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -32,6 +33,13 @@ def describe(directory: Path) -> list[str]:
         f"versions: Python {platform.python_version()}, {versions}",
         f"file system: {file_system(directory)}; raw fdatasync after 4 KiB: median {sync_median_us(directory):.0f} us",
     ]
+
+
+def revision(checkout: Path) -> str:
+    """Return what a checkout holds, with a word when it has changes that are no commit."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=7"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or f"no repository ({checkout})"
 
 
 def file_system(directory: Path) -> str:

@@ -41,9 +41,8 @@ class SlaBench:
     Args:
         folder: scratch. rows: delivery rows to generate. traces: these instead.
         masters: Spark's, one after the other; the tables that each makes are compared with those of the first. Besides
-            its URLs: STANDALONE, a cluster of two workers for this, STANDALONE_KILLED: one worker is killed on the way.
+            its words: STANDALONE, a cluster of two workers for it, STANDALONE_KILLED: one worker is killed on the way.
         days: days of roll-ups, before those of the traces, for a report of them all; 0: none.
-        properties_file: settings with a cluster's secret. conf: further settings, `k=v`.
         on_line: called with each report line.
     """
 
@@ -52,8 +51,6 @@ class SlaBench:
     traces: Path | None = None
     masters: tuple[str, ...] = ("local[2]",)
     days: int = 0
-    properties_file: Path | None = None
-    conf: tuple[str, ...] = ()
     on_line: Callable[[str], None] = lambda _: None
 
     def run(self) -> None:
@@ -83,13 +80,12 @@ class SlaBench:
         places = ["--traces", str(traces), "--rollups", str(rollups)]
         out = ["--out", str(self.folder / "report"), "--format", "html,json"]
         if master not in (STANDALONE, STANDALONE_KILLED):
-            spark = self._options(master, self.properties_file)
-            also = EXECUTOR if master.startswith("spark://") else None
-            self.on_line(f"  {master}: rollup: {self._job('rollup', *places, *spark, also=also)}")
+            spark = ["--master", master]
+            self.on_line(f"  {master}: rollup: {self._job('rollup', *places, *spark)}")
             self.on_line(f"  {master}: report of hours rolled up before: {self._job('report', *places, *spark, *out)}")
             return
         with standalone(self.folder / "cluster") as cluster:
-            spark = self._options(cluster.url, cluster.directory / "secret.conf")
+            spark = ["--master", cluster.url, "--properties-file", str(cluster.directory / "secret.conf")]
             killed_after: list[float] = []
             began = time.monotonic()
 
@@ -118,16 +114,8 @@ class SlaBench:
         period = ["--from", first.isoformat(), "--to", end.isoformat()]
         self.on_line(f"  {master}: {end - first} of roll-ups, {len(files):,} files of days of {mib:.0f} MiB")
         for which in ("first report, which adds the sums of its days", "next report"):
-            cost = self._job("report", *places, *period, *self._options(master, self.properties_file))
+            cost = self._job("report", *places, *period, "--master", master)
             self.on_line(f"  {master}: {which}: {cost}")
-
-    def _options(self, master: str, properties_file: Path | None) -> list[str]:
-        options = ["--master", master]
-        if properties_file is not None:
-            options += ["--properties-file", str(properties_file)]
-        for setting in self.conf:
-            options += ["--conf", setting]
-        return options
 
     def _made(self) -> Path:
         traces = self.traces
@@ -193,11 +181,9 @@ def main() -> int:
         action="append",
         dest="masters",
         metavar="MASTER",
-        help=f"repeatable: local[N], local-cluster[N,CORES,MIB], spark://HOST:PORT, {STANDALONE}, {STANDALONE_KILLED}",
+        help=f"repeatable: local[N], local-cluster[N,CORES,MIB], {STANDALONE}, {STANDALONE_KILLED}",
     )
     parser.add_argument("--days", type=int, default=0, help="measure a report of so many days of roll-ups too")
-    parser.add_argument("--properties-file", type=Path, help="Spark settings, such as secret.conf of a cluster")
-    parser.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark setting, repeatable")
     add_directory(parser)
     options = parser.parse_args()
     if options.rows < 1 or options.days < 0:
@@ -213,8 +199,6 @@ def main() -> int:
             traces=options.traces,
             days=options.days,
             masters=tuple(options.masters or ["local[2]"]),
-            properties_file=options.properties_file,
-            conf=tuple(options.conf),
             on_line=lambda line: print(line, flush=True),
         ).run()
     return 0

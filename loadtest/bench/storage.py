@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.compared import revision
-from loadtest.bench.machine import add_directory, describe, disk_of
+from loadtest.bench.machine import add_directory, describe, disk_of, revision
 from loadtest.scratch import scratch_directory
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -7,7 +7,8 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -43,6 +44,18 @@ async def until(look: Callable[[], Awaitable[Found]], *, within_s: float, every_
             if time.monotonic() > deadline:
                 raise CampaignFailed(f"{error} (for {within_s:g} s)") from error
         await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something until the block ends. Raises what went wrong with it: it is a failure of the block's."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def run_command(

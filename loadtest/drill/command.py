@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import os
 import sys
@@ -115,7 +116,7 @@ def drill(
             fault_s=fault_s,
             out=out,
         )
-        is_kept = carry_out(plan, say=typer.echo)
+        is_kept = asyncio.run(carry_out(plan, say=typer.echo))
     except (CampaignFailed, CampaignError) as error:
         raise CommandFailed(str(error)) from error
     if not is_kept:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
@@ -20,9 +19,8 @@ from loadtest.drill.shot import BROKER_LOSS, CUT, KILL, LINK, LINK_CUT, REGION_L
 from loadtest.load import homes
 from loadtest.load.campaign import Campaign, Topology
 from loadtest.load.campaign_file import parse
-from loadtest.load.figures_core import Heal, heals_of
+from loadtest.load.figures_core import heals_of
 from loadtest.load.locust_processes import RunOptions
-from loadtest.load.results import Results
 from loadtest.load.runner import judged, keep_traces, play
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.mesh_process import MeshProcess
@@ -70,12 +68,8 @@ class DrillPlan:
         )
 
 
-def carry_out(plan: DrillPlan, *, say: Say) -> bool:
+async def carry_out(plan: DrillPlan, *, say: Say) -> bool:
     """Do it, and return whether every promise was kept. Raises CampaignFailed and CampaignError."""
-    return asyncio.run(_carry_out(plan, say))
-
-
-async def _carry_out(plan: DrillPlan, say: Say) -> bool:
     began = datetime.now(UTC)
     folder = plan.out / f"drill-{plan.kind}-{began:%Y%m%dT%H%M%SZ}"
     hows = ways(plan)
@@ -176,6 +170,7 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
     broken += [*judgement.invalid, *broken_promises(findings)]
     if audit[0] in ("diverged", "incomplete"):
         broken.append(f"the audit says {audit[0]}: {audit[1]}")
+    healed = [row for row in results.events if row["what"] == HEALED and shot.how == LINK]
     backs = [row for row in results.events if row["what"] == homes.HOME_BACK]
     return {
         "topic": shot.topic,
@@ -194,12 +189,8 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
         "judged": [f"{line.what}: {line.found}" for line in judgement.lines],
         "audit": {"result": audit[0], "said": audit[1]},
         "broken": broken,
-        "after_heal": [asdict(heal) for heal in _heals(results) if shot.how == LINK],
+        "after_heal": [asdict(heal) for heal in heals_of(results.operations, healed, {})],
     }
-
-
-def _heals(results: Results) -> list[Heal]:
-    return heals_of(results.operations, [row for row in results.events if row["what"] == HEALED], {})
 
 
 def victim_of(number: int, regions: Sequence[str], leader: str) -> str:

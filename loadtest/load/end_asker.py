@@ -18,6 +18,7 @@ from georelay.wire.api import ApiKey
 from georelay.wire.requests import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
+from loadtest.load.campaign import Topic
 
 ASK_SECONDS: Final = 0.1
 ANSWER_SECONDS_MAX: Final = 15  # longer than any broker is stopped
@@ -27,26 +28,21 @@ class EndAsker:
     """Use as an async context manager.
 
     Args:
-        brokers: "host:port" Kafka addresses of one region.
-        linear: these answers promise to count everything that was acknowledged before.
+        brokers: "host:port" Kafka addresses of the topic's home: their answers promise to count everything that was
+            acknowledged before.
+        folder: of histories.
     """
 
-    def __init__(
-        self, brokers: Sequence[str], topic: str, partitions: int, *, site: str, linear: bool, directory: Path
-    ) -> None:
-        self.histories = [directory / f"{topic}-ends-{row}.history" for row in range(len(brokers))]
-        self._brokers = brokers
-        self._topic = topic
-        self._partitions = partitions
-        self._site = site
-        self._linear = linear
+    def __init__(self, brokers: Sequence[str], topic: Topic, folder: Path) -> None:
+        self._brokers, self._topic, self._folder = brokers, topic, folder
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> EndAsker:
         """Begin to ask."""
-        for row, (address, history) in enumerate(zip(self._brokers, self.histories, strict=True)):
-            writer = HistoryWriter(history, f"{self._topic}-ends-{row}")
-            self._tasks.append(asyncio.create_task(self._ask(address, writer), name=f"ends-{row}"))
+        for row, address in enumerate(self._brokers):
+            name = f"{self._topic.name}-ends-{row}"
+            writer = HistoryWriter(self._folder / f"{name}.history", name)
+            self._tasks.append(asyncio.create_task(self._ask(address, writer), name=name))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,9 +58,9 @@ class EndAsker:
         connection: BrokerConnection | None = None
         try:
             while True:
-                for partition in range(self._partitions):
-                    key = f"{self._topic}/{partition}"
-                    number = writer.invoke(Kind.END, key, site=self._site, linear=self._linear)
+                for partition in range(self._topic.partitions):
+                    key = f"{self._topic.name}/{partition}"
+                    number = writer.invoke(Kind.END, key, site=self._topic.home, linear=True)
                     try:
                         async with asyncio.timeout(ANSWER_SECONDS_MAX):
                             if connection is None:
@@ -84,7 +80,7 @@ class EndAsker:
 
     async def _ask_one(self, connection: BrokerConnection, partition: int, writer: HistoryWriter, number: int) -> None:
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
-        request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=self._topic, partitions=(wanted,)),))
+        request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=self._topic.name, partitions=(wanted,)),))
         answer = await connection.request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
         row = answer.topics[0].partitions[0]
         if row.error_code:

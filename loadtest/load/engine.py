@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from loadtest.load.engine_values import Plan, WallClock, read_plan
 from loadtest.load.kafka_publisher import KafkaPublisher
 from loadtest.load.publisher import Publisher
 from loadtest.load.reader import readers_of
-from loadtest.load.samples_core import Samples
+from loadtest.load.samples_core import Done, Samples
 from loadtest.load.sources import FAILURES, ends_of
 from loadtest.load.wire_publisher import WirePublisher
 
@@ -33,26 +33,26 @@ NAP_S_MAX: Final = 0.01
 FLUSH_S: Final = 125.0
 SAME_ENDS_S: Final = 2.0
 EXIT_CANNOT: Final = 3
-Done = dict[tuple[str, str], Samples]
 
 
 class Tally:
     """What this engine tells each second, of itself too."""
 
-    def __init__(self, clock: WallClock) -> None:
+    def __init__(self, clock: WallClock, *queues: deque[Done]) -> None:
         self.lags = Samples()
-        self.clock = clock
+        self._clock, self._queues = clock, queues
         self._cpu_s, self._at = time.process_time(), time.monotonic()
 
-    def tell(self, done: Done, **more: Any) -> None:
+    def tell(self) -> None:
         """Tell what was done since the last time."""
         cpu_s, at = time.process_time(), time.monotonic()
         share = (cpu_s - self._cpu_s) / max(1e-3, at - self._at)
         self._cpu_s, self._at = cpu_s, at
-        rows = [{"method": method, "name": name, **samples.told()} for (method, name), samples in done.items()]
+        done = Samples.taken(*self._queues).items()
+        rows = [{"method": method, "name": name, **samples.told()} for (method, name), samples in done]
         lags, self.lags = self.lags, Samples()
-        row = {"second": self.clock.now_ns() / 1e9, "done": rows, "cpu_share": round(share, 4)}
-        say(row | {"lag_p99_ms": lags.quantile_ms(0.99), "lag_max_ms": lags.max_ms} | more)
+        row = {"second": self._clock.now_ns() / 1e9, "done": rows, "cpu_share": round(share, 4)}
+        say(row | {"lag_p99_ms": lags.quantile_ms(0.99), "lag_max_ms": lags.max_ms})
 
 
 class PublishEngine:
@@ -61,7 +61,6 @@ class PublishEngine:
     def __init__(self, plan: Plan) -> None:
         self._campaign = plan.campaign
         self._clock = WallClock()
-        self._tally = Tally(self._clock)
         self._users: list[int] = [0] * len(plan.campaign.users)
         self._began = 0.0
         self._ended = threading.Event()
@@ -72,6 +71,7 @@ class PublishEngine:
         self._rows: list[tuple[int, int, Publisher]] = [
             (row, sum(row == other for other, _, _ in rows), self._made(plan, row, region)) for row, _, region in rows
         ]
+        self._tally = Tally(self._clock, *(publisher.done for _, _, publisher in self._rows))
 
     def _made(self, plan: Plan, row: int, region: str) -> Publisher:
         if plan.campaign.users[row].kind == "kafka":
@@ -89,11 +89,11 @@ class PublishEngine:
             if "end" in command:
                 break
             if not command:
-                self._tally.tell(self._done())
+                self._tally.tell()
         self._ended.set()
         sender.join()
         left = sum(publisher.finish(FLUSH_S) for _, _, publisher in self._rows)
-        self._tally.tell(self._done())
+        self._tally.tell()
         sent = sum(publisher.sent for _, _, publisher in self._rows)
         say({"ended": {"sent": sent, "unanswered": left, "clock_stepped_ms": self._clock.stepped_ms()}})
 
@@ -111,17 +111,6 @@ class PublishEngine:
                 next_ns = min(next_ns, publisher.arrivals.next_ns)
             time.sleep(max(0.0, next_ns - self._clock.now_ns()) / 1e9)
 
-    def _done(self) -> Done:
-        done: Done = defaultdict(Samples)
-        for _, _, publisher in self._rows:
-            for _ in range(len(publisher.done)):
-                method, topic, latency_ms = publisher.done.popleft()
-                if latency_ms is None:
-                    done[method, topic].failed += 1
-                else:
-                    done[method, topic].add(latency_ms)
-        return done
-
 
 class ReadEngine:
     """All readers of a worker."""
@@ -129,9 +118,9 @@ class ReadEngine:
     def __init__(self, plan: Plan, *, is_final: bool = False) -> None:
         self._plan = plan
         self._clock = WallClock()
-        self._tally = Tally(self._clock)
         (plan.folder / "histories").mkdir(exist_ok=True)
         self._readers = readers_of(plan, self._clock, is_final=is_final)
+        self._tally = Tally(self._clock, *(reader.done for reader in self._readers))
 
     def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Read until told to end, and then on until everything is here, or for checks.settle."""
@@ -141,13 +130,13 @@ class ReadEngine:
             if "end" in command:
                 break
             if not command:
-                self._tally.tell(self._done())
+                self._tally.tell()
         for reader in self._readers:
             reader.hurry()
         has_all = self._settle()
         for reader in self._readers:
             reader.stop()
-        self._tally.tell(self._done())
+        self._tally.tell()
         say({"ended": {"has_all": has_all, "clock_stepped_ms": self._clock.stepped_ms()}})
 
     def _settle(self) -> bool:
@@ -164,16 +153,8 @@ class ReadEngine:
                 return True
             before = ends
             time.sleep(SAME_ENDS_S)
-            self._tally.tell(self._done())
+            self._tally.tell()
         return False
-
-    def _done(self) -> Done:
-        done: Done = defaultdict(Samples)
-        for reader in self._readers:
-            for _ in range(len(reader.done)):
-                method, origin, latency_ms = reader.done.popleft()
-                done[method, f"{origin}->{reader.region}"].add(latency_ms)
-        return done
 
 
 def each_second(commands: queue.SimpleQueue[dict[str, Any]]) -> Any:

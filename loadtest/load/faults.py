@@ -13,13 +13,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from georelay.pki.directory import PkiDirectory
-from loadtest.campaign.mesh import CampaignFailed, run_command
+from loadtest.campaign.mesh import CampaignFailed, meanwhile, run_command
 from loadtest.load import attacks, flips, joining
 from loadtest.load.campaign import Fault
 from loadtest.load.links import LinkedMesh, Wire
@@ -99,20 +99,8 @@ async def _link_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
             await asyncio.sleep(FLAP_S)
             await stage.wan("cut", *what.split("-"))
 
-    async with _changed_link(stage, what, "cut"), _meanwhile(flap()):
+    async with _changed_link(stage, what, "cut"), meanwhile(flap()):
         yield
-
-
-@asynccontextmanager
-async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do something until the block ends. Raises what went wrong with it: it is one of the campaign."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @asynccontextmanager
@@ -159,7 +147,7 @@ async def _peer_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
             await asyncio.sleep(rng.uniform(0.05, 0.2))
 
     try:
-        async with _meanwhile(flap()):
+        async with meanwhile(flap()):
             yield
     finally:
         await links.heal_wires(wires)

@@ -7,7 +7,6 @@ Rule 2: meanwhile the broker is read by HTTP at random offsets; the checker judg
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -19,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from loadtest.campaign.mesh import NotYet, until
+from loadtest.campaign.mesh import NotYet, meanwhile, until
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.campaign import Fault
@@ -76,7 +75,6 @@ async def _flipped(stage: Stage, what: str) -> dict[str, str]:
         path = await file()
         said = log.stat().st_size
         before = _flip(path, stage.rng)
-    reading = asyncio.create_task(_read(stage, broker, f"{topic}/0"))
     was_refused = False
 
     async def repaired() -> None:
@@ -90,11 +88,9 @@ async def _flipped(stage: Stage, what: str) -> dict[str, str]:
             raise NotYet(f"{region} is not whole after a flip of {what}")
 
     try:
-        await until(repaired, within_s=SETTLE_S)
+        async with meanwhile(_read(stage, broker, f"{topic}/0")):
+            await until(repaired, within_s=SETTLE_S)
     finally:
-        reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reading
         stage.may_end.discard(broker)
     return {"file": path.name, **_judged(log, said)}
 

@@ -11,7 +11,6 @@ Rule: what a broker dials is mapped where it dials, whoever told it the address:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import tomllib
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loadtest.campaign.forwarder import Forwarder
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, meanwhile
 from loadtest.mesh_process import MeshProcess
 
 LOOK_S: Final = 0.02
@@ -70,13 +69,8 @@ class LinkedMesh(MeshProcess):
         (self.directory / WIRES_FILE).write_text(json.dumps(told), encoding="utf-8")
         for forwarder in self._wires.values():
             await forwarder.start()
-        pointing = asyncio.create_task(self._point_when_known())
-        try:
+        async with meanwhile(self._point_when_known()):
             return await super().__aenter__()
-        finally:
-            pointing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await pointing
 
     async def __aexit__(self, *_: object) -> None:
         """Stop everything."""

@@ -46,15 +46,11 @@ SECONDS_MAX: Final = 10_000  # that the page judges the generator by
 END, SETTLED, NAMED, SECOND = "campaign_end", "campaign_settled", "campaign_worker", "campaign_second"
 
 
-def _campaign_option() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--campaign", default=os.environ.get("GEORELAY_LOAD_CAMPAIGN", "smoke"))
-    return parser
-
-
 def _file() -> Path:
     """Return the campaign of this process: Locust wants its classes before it reads its command line."""
-    return find(_campaign_option().parse_known_args()[0].campaign)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--campaign", default=os.environ.get("GEORELAY_LOAD_CAMPAIGN", "smoke"))
+    return find(parser.parse_known_args()[0].campaign)
 
 
 def _load_or_end() -> Campaign:
@@ -67,21 +63,15 @@ def _load_or_end() -> Campaign:
 
 def make_users() -> dict[str, type[User]]:
     """Return a class for each row of the campaign's users."""
-
-    def named(row: int, kind: str) -> str:
-        return f"{kind.title()}User{row}"
-
-    campaign = _load_or_end()
+    names = {f"{users.kind.title()}User{row}": (row, users) for row, users in enumerate(_load_or_end().users)}
     return {
-        (name := named(row, users.kind)): type(name, (EngineUser,), {"row": row, "weight": users.weight})
-        for row, users in enumerate(campaign.users)
+        name: type(name, (EngineUser,), {"row": row, "weight": users.weight}) for name, (row, users) in names.items()
     }
 
 
 def make_shape() -> type[LoadTestShape]:
     """Return the shape of the campaign's stages."""
-    campaign = _load_or_end()
-    return type("CampaignShape", (StageShape,), {"campaign": campaign})
+    return type("CampaignShape", (StageShape,), {"campaign": _load_or_end()})
 
 
 class EngineUser(User):

@@ -19,10 +19,10 @@ from loadtest.history.operation import Kind
 from loadtest.load.arrivals import Arrivals, Keys
 from loadtest.load.campaign import TRANSACTIONS
 from loadtest.load.engine_values import ABORT, EPOCH, PUBLISH, Plan, WallClock, publisher_name, value_of
+from loadtest.load.samples_core import Done
 
 GIVE_UP_S: Final = 120.0  # longer than any fault of a campaign lasts
 NO_ROOM: Final = "not sent: too many were not answered"
-Done = tuple[str, str, float | None]  # (publish or abort, stream, latency in ms; None: it failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Publisher(ABC):
         self.users = plan.campaign.users[row]
         self.topics = plan.topics(self.users.topics)
         self.arrivals = Arrivals(rng, poisson=self.users.arrival == "poisson")
-        self.done: deque[Done] = deque()
+        self.done: deque[Done] = deque()  # of streams
         self.sent = self.answered = 0
         self._folder = plan.folder / "histories"
         self._rng = rng

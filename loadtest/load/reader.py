@@ -19,6 +19,7 @@ from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.campaign import SHARING, Readers
 from loadtest.load.engine_values import Plan, WallClock, is_complete, method_of, name_of, origin_of, parts_of
+from loadtest.load.samples_core import Done
 from loadtest.load.sources import FAILURES, SOURCES, Spot, Taken
 
 AGAIN_S: Final = 0.2
@@ -65,7 +66,7 @@ class Reader:
         """
         self.region = region
         self.progress = progress
-        self.done: deque[tuple[str, str, float]] = deque()  # (deliver or late, region of the publisher, ms)
+        self.done: deque[Done] = deque()  # of pairs
         self._name = name
         self._method = method_of(name)
         self._readers = readers
@@ -125,7 +126,7 @@ class Reader:
         for record in taken:
             with contextlib.suppress(ValueError):  # none of ours: the checker says what it thinks of that
                 name, _, due_ns = parts_of(record.value)
-                self.done.append((self._method, origin_of(name), (now_ns - due_ns) / 1e6))
+                self.done.append((self._method, f"{origin_of(name)}->{self.region}", (now_ns - due_ns) / 1e6))
         for (topic, partition, _), group in groupby(enumerate(sorted(taken, key=_spot_of)), key=self._piece_of):
             rows = [(row.offset, name_of(row.value)) for _, row in group]
             number = self._history.invoke(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
-from loadtest.bench.machine import Meter, cpu_seconds, describe
+from loadtest.bench.machine import Meter, cpu_seconds, describe, revision
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.child_process import PYTHON, guarded
@@ -136,16 +136,8 @@ async def _fault(stage: Stage, fault: Fault, began: float) -> None:
 
 def _end_askers(stage: Stage) -> list[EndAsker]:
     """Return who asks every broker of each topic's home for the ends of its partitions, where that is checked."""
-    histories = stage.folder / "histories"
     return [
-        EndAsker(
-            stage.endpoints["regions"][topic.home]["kafka"],
-            topic.name,
-            topic.partitions,
-            site=topic.home,
-            linear=True,
-            directory=histories,
-        )
+        EndAsker(stage.endpoints["regions"][topic.home]["kafka"], topic, stage.folder / "histories")
         for topic in stage.campaign.topics
         if stage.campaign.checks.ends and not topic.filled_mb
     ]
@@ -201,12 +193,10 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
 
 def keep_traces(folder: Path) -> None:
     """Keep the traces and the logs of a mesh that was started here; its data goes."""
-    mesh = folder / "mesh"
-    if (mesh / "mesh" / "traces").exists():
-        shutil.move(mesh / "mesh" / "traces", folder / "traces")
-    if (mesh / "mesh" / "logs").exists():
-        shutil.move(mesh / "mesh" / "logs", folder / "logs")
-    shutil.rmtree(mesh, ignore_errors=True)
+    for name in ("traces", "logs"):
+        if (kept := folder / "mesh" / "mesh" / name).exists():
+            shutil.move(kept, folder / name)
+    shutil.rmtree(folder / "mesh", ignore_errors=True)
 
 
 def _report(folder: Path) -> None:
@@ -221,16 +211,9 @@ def _report(folder: Path) -> None:
 
 def _circumstances(folder: Path) -> dict[str, Any]:
     """Return where, when and with which code it runs."""
-    here = Path(__file__).resolve().parent
-    found = subprocess.run(
-        ("/usr/bin/env", "git", "-C", str(here), "describe", "--always", "--dirty"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code": found.stdout.strip() or "no checkout",
+        "code": revision(Path(__file__).resolve().parent),
         "host": platform.node(),
         "machine": describe(folder),
         "load_average": list(os.getloadavg()),

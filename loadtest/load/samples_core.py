@@ -5,10 +5,12 @@ Locust's own buckets are 1 ms and 10 ms; a target of 50 ms wants finer ones. Sum
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+Done = tuple[str, str, float | None]  # (what, of which stream or pair, latency in ms; None: it failed)
 
 
 def bucket_ms(latency_ms: float) -> float:
@@ -36,6 +38,20 @@ class Samples:
         self.min_ms = latency_ms if self.min_ms is None else min(self.min_ms, latency_ms)
         self.max_ms = max(self.max_ms, latency_ms)
         self.buckets[bucket_ms(latency_ms)] += 1
+
+    @classmethod
+    def taken(cls, *queues: deque[Done]) -> dict[tuple[str, str], Samples]:
+        """Return what was done since the last time, by what and of which; threads may put more into the queues."""
+        found: dict[tuple[str, str], Samples] = {}
+        for queue in queues:
+            for _ in range(len(queue)):
+                what, of, latency_ms = queue.popleft()
+                samples = found.setdefault((what, of), cls())
+                if latency_ms is None:
+                    samples.failed += 1
+                else:
+                    samples.add(latency_ms)
+        return found
 
     def extend(self, told: Mapping[str, Any]) -> None:
         """Add what another process told."""

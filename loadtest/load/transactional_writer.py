@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -66,23 +67,25 @@ class Writer:
             for topic in topics:
                 self._producer.produce(topic, value, partition=partition, on_delivery=partial(stored, topic))
             if number % ABORTED_EVERY:
-                self._until_ended(self._producer.commit_transaction)
+                until_ended(self._producer.commit_transaction)
                 return True
         except KafkaException as failure:
             if not failure.args[0].txn_requires_abort():
                 raise
-        self._until_ended(self._producer.abort_transaction)
+        until_ended(self._producer.abort_transaction)
         return False
 
-    def _until_ended(self, end: partial[None]) -> None:
-        while True:
-            try:
-                end(ANSWER_S)
-            except KafkaException as failure:
-                if failure.args[0].retriable():
-                    continue
-                raise
-            return
+
+def until_ended(end: Callable[[float], None]) -> None:
+    """Commit or abort a transaction, again while that helps. Raises KafkaException."""
+    while True:
+        try:
+            end(ANSWER_S)
+        except KafkaException as failure:
+            if failure.args[0].retriable():
+                continue
+            raise
+        return
 
 
 def main() -> int:

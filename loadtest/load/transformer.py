@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from loadtest.load.transactional_writer import ANSWER_S, START_AGAIN, TIMEOUT_MS, until_ended
+
 BATCH: Final = 20
-ANSWER_SECONDS: Final = 30.0
-START_AGAIN: Final = 3
 
 
 def transform(producer: Producer, consumer: Consumer, output: str, records: list[Any]) -> None:
@@ -26,15 +26,8 @@ def transform(producer: Producer, consumer: Consumer, output: str, records: list
     for record in records:
         producer.produce(output, value=b"<" + record.value() + b">", key=record.key())
     positions = consumer.position(consumer.assignment())
-    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), ANSWER_SECONDS)
-    while True:
-        try:
-            producer.commit_transaction(ANSWER_SECONDS)
-        except KafkaException as failure:
-            if failure.args[0].retriable():
-                continue
-            raise
-        return
+    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), ANSWER_S)
+    until_ended(producer.commit_transaction)
 
 
 def main() -> int:
@@ -54,12 +47,11 @@ def main() -> int:
             "log_level": 0,
         }
     )
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": group, "transaction.timeout.ms": 20_000, "log_level": 0}
-    )
+    settings = {"transactional.id": group, "transaction.timeout.ms": TIMEOUT_MS, "log_level": 0}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
     consumer.subscribe([source])
     try:
-        producer.init_transactions(ANSWER_SECONDS)
+        producer.init_transactions(ANSWER_S)
         while not ended:
             records = [record for record in consumer.consume(BATCH, 0.2) if record.error() is None]
             if records:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 
 from loadtest.scratch import scratch_directory
 from loadtest.wan import congestion, landing, moving
@@ -52,25 +51,17 @@ async def _in_a_bed(options: argparse.Namespace) -> None:
     with scratch_directory("georelay-wan-") as directory:
         async with GatewayBed(directory) as bed:
             print(f"{options.what}: {GATEWAY_PAIRS}, a broker and a gateway in each region, none at the edge")
-            async for line in _lines(bed, options):
+            lines = {
+                "landing": lambda: landing.measure(bed, jars=options.jars),
+                "step": lambda: moving.step(bed, count=options.count, gateway=options.gateway),
+                "return": lambda: moving.come_back(bed, count=options.count, gateway=options.gateway),
+                "cuts": lambda: moving.cuts(
+                    bed, count=options.count, rate=options.rate, kinds=options.kinds.split(","), jars=options.jars
+                ),
+            }[options.what]()
+            async for line in lines:
                 print(line, flush=True)
             print(f"lag of the router: at most {bed.bed_since(0)['lag_us'] / 1e3:.2f} ms")
-
-
-async def _lines(bed: GatewayBed, options: argparse.Namespace) -> AsyncIterator[str]:
-    if options.what == "landing":
-        for line in await landing.measure(bed, jars=options.jars):
-            yield line
-        return
-    found = {
-        "step": lambda: moving.step(bed, count=options.count, gateway=options.gateway),
-        "return": lambda: moving.come_back(bed, count=options.count, gateway=options.gateway),
-        "cuts": lambda: moving.cuts(
-            bed, count=options.count, rate=options.rate, kinds=options.kinds.split(","), jars=options.jars
-        ),
-    }[options.what]()
-    async for line in found:
-        yield line
 
 
 if __name__ == "__main__":

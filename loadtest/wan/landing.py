@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -115,8 +115,8 @@ CLIENTS: Final[Mapping[str, Callable[[Errand, str], None]]] = {
 }
 
 
-async def measure(bed: GatewayBed, *, jars: str) -> list[str]:
-    """Return the table: a row for each place and way in, a column for each client."""
+async def measure(bed: GatewayBed, *, jars: str) -> AsyncIterator[str]:
+    """Tell the table: a row for each place and way in, a column for each client."""
     kinds = [kind for kind in CLIENTS if jars or kind != "Java"]
     await asyncio.to_thread(bed.ask, "/v1/topics", {"name": TOPIC, "partitions": 1, "homes": "every"})
     trips = [(place, way) for way in (OWN, ONE) for place in REGIONS] + [(place, FAR) for place in (*REGIONS, EDGE)]
@@ -126,11 +126,10 @@ async def measure(bed: GatewayBed, *, jars: str) -> list[str]:
         errand = Errand(**asdict(bed.login), host=host, jars=jars, values=values)
         await asyncio.to_thread(_do, bed, place, errand)
     found = {value: region for region in REGIONS for value in _stored(bed, region)}
-    rows = [f"{'at':5} {'by':22} " + " ".join(f"{kind:15}" for kind in kinds)]
+    yield f"{'at':5} {'by':22} {' '.join(f'{kind:15}' for kind in kinds)}".rstrip()
     for place, way in trips:
         landed = [found.get(f"{place} {way} {kind}", "NOT FOUND") for kind in kinds]
-        rows.append(f"{place:5} {way:22} " + " ".join(f"{region:15}" for region in landed))
-    return [row.rstrip() for row in rows]
+        yield f"{place:5} {way:22} {' '.join(f'{region:15}' for region in landed)}".rstrip()
 
 
 def _do(bed: GatewayBed, place: str, errand: Errand) -> None:

@@ -233,7 +233,7 @@ def test_a_reader_goes_on_where_it_was_when_its_source_broke(tmp_path: Path) -> 
     rows = [(row.key, row.position, [offset for offset, _ in row.records]) for row in histories(tmp_path)]
     assert sorted(rows[:2]) == [("orders/0", 0, [0]), ("orders/1", 0, [0])]
     assert rows[2:] == [("orders/0", None, [1])]
-    assert [(method, origin) for method, origin, _ in reader.done] == [("deliver", "eu")] * 3
+    assert [(method, pair) for method, pair, _ in reader.done] == [("deliver", "eu->us")] * 3
 
 
 def test_a_slow_reader_is_counted_apart_and_hurries_when_the_load_is_over(tmp_path: Path) -> None:

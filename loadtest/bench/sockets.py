@@ -31,21 +31,21 @@ _SUBSCRIBE: Final = json.dumps(
 )
 
 
-def run(mesh: MeshProcess, *, at_brokers: int = SOCKETS, at_gateway: int = THROUGH_GATEWAY) -> list[str]:
-    """Return report lines: the brokers' sockets, so many in all, then the gateway's.
+def run(mesh: MeshProcess) -> list[str]:
+    """Return report lines: the brokers' sockets, then the gateway's.
 
     Where too few files may be open, a line says that nothing was measured.
     """
-    files, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], max(at_brokers, 2 * at_gateway) + FILES_BESIDE
+    files, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], max(SOCKETS, 2 * THROUGH_GATEWAY) + FILES_BESIDE
     if files < needed:
         return [f"not measured: {files} files may be open; begin with 'ulimit -n {needed}'"]
     create_topic(mesh, TOPIC, PARTITIONS)
     brokers = {f"us-{place}": admin for place, admin in enumerate(mesh.endpoints["regions"]["us"]["admin"], 1)}
-    each = at_brokers // len(brokers)
+    each = SOCKETS // len(brokers)
     pids = {name: mesh.pid_of(name) for name in (*brokers, "gateway")}
     urls = {name: f"http://{admin}/v1/socket" for name, admin in brokers.items()}
     lines = asyncio.run(_measured(urls, pids, each))
-    return lines + asyncio.run(_measured({"gateway": f"{mesh.gateway}/v1/socket"}, pids, at_gateway))
+    return lines + asyncio.run(_measured({"gateway": f"{mesh.gateway}/v1/socket"}, pids, THROUGH_GATEWAY))
 
 
 async def _measured(urls: dict[str, str], pids: dict[str, int], each: int) -> list[str]:

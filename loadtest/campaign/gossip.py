@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console
@@ -26,6 +27,10 @@ from loadtest.scratch import scratch_directory
 LOOK_S: Final = 0.02
 LINE_BYTES_MAX: Final = 1 << 20
 SURVIVOR_PROCESSES: Final = 3
+ROUNDS: Final = 8  # of tag changes, and of events
+SETTLE_S: Final = 10.0  # before the steady state is measured
+STEADY_S: Final = 20.0
+PATIENCE_S: Final = 120.0  # for anything to get around
 
 
 class Change(NamedTuple):
@@ -88,11 +93,10 @@ class PoolPart:
 class Pool:
     """All processes, and everything that was told."""
 
-    def __init__(self, options: argparse.Namespace, keyring: str) -> None:
-        self.options = options
+    def __init__(self, profile: str, keyring: Path) -> None:
         self.changes: list[Change] = []
         self.parts: list[PoolPart] = []
-        self._keyring = keyring
+        self._profile, self._keyring = profile, keyring
         self._ports: dict[str, int] = {}
         self._seed: list[str] = []
 
@@ -113,8 +117,8 @@ class Pool:
             names=names,
             ports=[self._ports.get(name, 0) for name in names],
             seeds=self._seed,
-            profile=self.options.profile,
-            keyring=self._keyring,
+            profile=self._profile,
+            keyring=str(self._keyring),
         )
         self._ports |= {name: int(text.rpartition(":")[2]) for name, text in zip(names, found, strict=True)}
         return found
@@ -145,7 +149,7 @@ class Pool:
                 raise NotYet(f"not everybody is told {change} of {len(wanted)}")
             return told
 
-        return await until(look, within_s=self.options.patience_s, every_s=LOOK_S)
+        return await until(look, within_s=PATIENCE_S, every_s=LOOK_S)
 
     async def all_alive(self) -> float:
         """Wait until every member sees as many alive as there are; returns when (monotonic)."""
@@ -157,17 +161,17 @@ class Pool:
                 raise NotYet(f"not all see {count} members alive: {sorted(seen)}")
             return time.monotonic()
 
-        return await until(look, within_s=self.options.patience_s, every_s=LOOK_S)
+        return await until(look, within_s=PATIENCE_S, every_s=LOOK_S)
 
     async def close(self) -> None:
         """End every process."""
         await asyncio.gather(*(part.kill() for part in self.parts))
 
 
-async def measure(pool: Pool, options: argparse.Namespace) -> list[tuple[str, str]]:
+async def measure(pool: Pool, members: int) -> list[tuple[str, str]]:
     """Run everything; return (what, how long) rows."""
-    names = [f"m{number}" for number in range(options.members)]
-    fifth = max(1, options.members // 5)
+    names = [f"m{number}" for number in range(members)]
+    fifth = max(1, members // 5)
     lonely, doomed, others = names[1:2], names[2 : 2 + fifth], [names[0], *names[2 + fifth :]]
     groups = [others[n::SURVIVOR_PROCESSES] for n in range(SURVIVOR_PROCESSES)]
     rows: list[tuple[str, str]] = []
@@ -176,9 +180,9 @@ async def measure(pool: Pool, options: argparse.Namespace) -> list[tuple[str, st
     whole = await pool.all_alive()
     rows.append(("members started through one seed", f"{len(names)} in {started - began:.1f} s"))
     rows.append(("all know all, after the last one's start", f"{max(0.0, whole - started):.2f} s"))
-    rows += await _steady(pool, options)
-    rows.append(("tag change to the median / last member", await _tags(pool, others, options)))
-    rows.append(("user event to the last member (worst)", await _events(pool, others, options)))
+    rows += await _steady(pool, members)
+    rows.append(("tag change to the median / last member", await _tags(pool, others)))
+    rows.append(("user event to the last member (worst)", await _events(pool, others)))
     rows.append(("kill -9 of one: first tells / all know", await _killed(pool, lonely)))
     rows.append((f"kill -9 of {fifth} at once: all know all", await _killed(pool, doomed)))
     began = time.monotonic()
@@ -197,14 +201,11 @@ async def _counts(pool: Pool) -> tuple[float, float, float]:
     )
 
 
-async def _steady(pool: Pool, options: argparse.Namespace) -> list[tuple[str, str]]:
-    await asyncio.sleep(options.settle_s)
+async def _steady(pool: Pool, members: int) -> list[tuple[str, str]]:
+    await asyncio.sleep(SETTLE_S)
     before = await _counts(pool)
-    await asyncio.sleep(options.steady_s)
-    packets, size, cpu_s = (
-        (new - old) / options.steady_s for new, old in zip(await _counts(pool), before, strict=True)
-    )
-    members = options.members
+    await asyncio.sleep(STEADY_S)
+    packets, size, cpu_s = ((new - old) / STEADY_S for new, old in zip(await _counts(pool), before, strict=True))
     rates = f"{packets / members:.1f} packets, {size / members:.0f} bytes"
     return [
         ("steady, per member and second, out", rates),
@@ -212,9 +213,9 @@ async def _steady(pool: Pool, options: argparse.Namespace) -> list[tuple[str, st
     ]
 
 
-async def _tags(pool: Pool, members: list[str], options: argparse.Namespace) -> str:
+async def _tags(pool: Pool, members: list[str]) -> str:
     took: list[float] = []
-    for number in range(options.rounds):
+    for number in range(ROUNDS):
         name = members[number % len(members)]
         began = time.monotonic()
         await pool.part_of(name).ask(do="tags", name=name, tags={"role": "broker", "round": str(number)})
@@ -223,9 +224,9 @@ async def _tags(pool: Pool, members: list[str], options: argparse.Namespace) -> 
     return f"{statistics.median(took):.2f} / {max(took):.2f} s"
 
 
-async def _events(pool: Pool, members: list[str], options: argparse.Namespace) -> str:
+async def _events(pool: Pool, members: list[str]) -> str:
     worst = 0.0
-    for number in range(options.rounds):
+    for number in range(ROUNDS):
         name, event = members[number % len(members)], f"event-{number}"
         began = time.monotonic()
         await pool.part_of(name).ask(do="event", name=name, event=event)
@@ -246,18 +247,16 @@ async def run(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
     with scratch_directory("georelay-gossip-") as scratch:
         keyring = scratch / "keyring"
-        if options.encrypted:
-            keyring.touch(0o600)
-            keyring.write_text(json.dumps([base64.b64encode(secrets.token_bytes(32)).decode()]))
-        pool = Pool(options, str(keyring) if options.encrypted else "")
+        keyring.touch(0o600)
+        keyring.write_text(json.dumps([base64.b64encode(secrets.token_bytes(32)).decode()]))
+        pool = Pool(options.profile, keyring)
         try:
-            rows = await measure(pool, options)
+            rows = await measure(pool, options.members)
         finally:
             await pool.close()
     killed = {f"m{number}" for number in range(1, 2 + max(1, options.members // 5))}
     false = sum(row.change == "failed" and row.name not in killed for row in pool.changes)
-    cipher = "AES-GCM" if options.encrypted else "plain"
-    table = Table(title=f"gossip: {options.members} members, profile {options.profile}, {cipher}", title_justify="left")
+    table = Table(title=f"gossip: {options.members} members, profile {options.profile}, AES-GCM", title_justify="left")
     table.add_column("what")
     table.add_column("measured", justify="right")
     for row in (*rows, ("false failures", str(false))):
@@ -271,11 +270,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.campaign.gossip", description=__doc__)
     parser.add_argument("--members", type=int, default=50, help="default 50")
     parser.add_argument("--profile", default="lan", help="lan (default), wan, tuned-wan or local")
-    parser.add_argument("--plain", dest="encrypted", action="store_false", help="without keys")
-    parser.add_argument("--rounds", type=int, default=8, help="tag changes and events (default 8)")
-    parser.add_argument("--settle-s", type=float, default=10, help="before the steady state is measured (default 10)")
-    parser.add_argument("--steady-s", type=float, default=20, help="how long it is (default 20)")
-    parser.add_argument("--patience-s", type=float, default=120, help="for anything to get around (default 120)")
     options = parser.parse_args()
     if options.members < 10:
         parser.error("--members must be at least 10")

@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from loadtest.load.queue_history import QueueEvent
+
+SLACK_MS: Final = 2.0  # clocks are told in whole ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,14 +57,8 @@ def judge(
     poison: Iterable[str],
     events: Iterable[QueueEvent],
     dead_letters: Sequence[str],
-    slack_ms: float = 2.0,
 ) -> QueueVerdict:
-    """Return the verdict.
-
-    Args:
-        dead_letters: records that are in the dead-letter topic.
-        slack_ms: clocks are told in whole ms.
-    """
+    """Return the verdict; `dead_letters`: records that are in the dead-letter topic."""
     good, poison = set(good), set(poison)
     verdict = QueueVerdict()
     by_record: dict[str, list[QueueEvent]] = {}
@@ -70,7 +67,7 @@ def judge(
     for record in sorted(good):
         _judge_good(verdict, record, by_record.get(record, []))
     for record, rows in by_record.items():
-        _judge_times(verdict, record, rows, slack_ms)
+        _judge_times(verdict, record, rows)
     counts = Counter(dead_letters)
     verdict.dead_letters = len(dead_letters)
     verdict.dead_letters_missing = sorted(poison - counts.keys())
@@ -94,7 +91,7 @@ def _judge_good(verdict: QueueVerdict, record: str, rows: Sequence[QueueEvent]) 
         verdict.never_acknowledged.append(record)
 
 
-def _judge_times(verdict: QueueVerdict, record: str, rows: Sequence[QueueEvent], slack_ms: float) -> None:
+def _judge_times(verdict: QueueVerdict, record: str, rows: Sequence[QueueEvent]) -> None:
     by_kind: dict[str, dict[int, QueueEvent]] = {}
     for row in rows:
         by_kind.setdefault(row.kind, {})[row.delivery] = row
@@ -110,7 +107,7 @@ def _judge_times(verdict: QueueVerdict, record: str, rows: Sequence[QueueEvent],
         if delivery - 1 not in by_kind.get("rejected", {}):  # nobody knows whether it was heard before the lease ended
             due_ms = min(due_ms, before.until_ms)
         late_ms = row.at_ms - due_ms
-        if late_ms < -slack_ms:
+        if late_ms < -SLACK_MS:
             verdict.early.append(record)
         if reject is None:
             verdict.after_lease_ms.append(late_ms)

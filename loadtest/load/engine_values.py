@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from georelay.tls import TlsContexts, client_contexts
 from loadtest.load.campaign import SHARING, TRANSFORMER, Campaign, Readers, Topic, Users
 from loadtest.load.campaign_file import load
+from loadtest.login import Login
 
 PUBLISH, ABORT, DELIVER, LATE = "publish", "abort", "deliver", "late"  # what is counted; late: by slow readers
 COMPLETE: Final = "complete"
@@ -58,15 +58,9 @@ class Plan:
         ]
 
     @property
-    def user(self) -> tuple[str, str] | None:
-        """Return name and password, None where nobody signs in."""
-        name = self.settings.get("sasl.username", "")
-        return (name, self.settings["sasl.password"]) if name else None
-
-    def tls(self) -> TlsContexts | None:
-        """Return what clients dial with, None without TLS."""
-        ca = self.settings.get("ssl.ca.location", "")
-        return client_contexts(ca=Path(ca)) if ca else None
+    def login(self) -> Login:
+        """Return how clients sign in."""
+        return Login(rdkafka=self.settings)
 
     def addresses(self, region: str, listener: str) -> Sequence[str]:
         """Return where the brokers of a region listen: kafka, grpc, admin (HTTP) or text."""
@@ -75,7 +69,7 @@ class Plan:
 
     def connect(self, region: str) -> dict[str, Any]:
         """Return the arguments of `georelay.connect` for a region."""
-        return {"url": f"grpc://{','.join(self.addresses(region, 'grpc'))}", "user": self.user, "tls": self.tls()}
+        return {"url": f"grpc://{','.join(self.addresses(region, 'grpc'))}", **self.login.sdk}
 
     def spots(self, names: Sequence[str]) -> list[tuple[str, int]]:
         """Return (stream, partition) of everything that readers of these topics read."""

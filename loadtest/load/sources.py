@@ -305,7 +305,7 @@ class TextSource(LoopSource):
         self._in, out = await text_of(self.plan, self.pick("text"))
         self._stack.callback(out.close)
         self._positions = dict(positions)
-        lines = [f"AUTH {' '.join(self.plan.user)}"] if self.plan.user else []
+        lines = [f"AUTH {' '.join(user)}"] if (user := self.plan.login.user) else []
         lines += [f"SUBS {topic} -" for topic in dict.fromkeys(topic for topic, _ in positions)]
         out.write("".join(f"{line}\n" for line in lines).encode())
 
@@ -332,7 +332,6 @@ class AiokafkaSource(LoopSource):
         """Begin."""
         from aiokafka import AIOKafkaConsumer, TopicPartition  # only where a campaign wants it
 
-        settings, tls = self.plan.settings, self.plan.tls()
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=self.plan.bootstrap(self.region).split(","),
             enable_auto_commit=False,
@@ -340,10 +339,7 @@ class AiokafkaSource(LoopSource):
             fetch_max_wait_ms=int(WAIT_S * 1000),
             request_timeout_ms=1_000,
             metadata_max_age_ms=1_000,
-            security_protocol=settings.get("security.protocol", "plaintext").upper(),
-            ssl_context=tls.client() if tls else None,
-            sasl_plain_username=settings.get("sasl.username"),
-            sasl_plain_password=settings.get("sasl.password"),
+            **self.plan.login.aiokafka,
         )
         self._stack.push_async_callback(self._consumer.stop)
         await _translated(self._consumer.start())

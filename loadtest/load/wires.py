@@ -154,7 +154,7 @@ class GrpcWire(Wire):
 
     async def open(self) -> None:
         """Connect to one broker."""
-        self._channels = Channels(user=self.plan.user, token=None, tls=self.plan.tls())
+        self._channels = Channels(token=None, **self.plan.login.sdk)
         self.close_all.push_async_callback(self._channels.close)
         self._address = self.pick("grpc")
 
@@ -208,8 +208,8 @@ class TextWire(Wire):
         self._in, self._out = await text_of(self.plan, self.pick("text"))
         self.close_all.callback(self._out.close)
         await self._in.readline()
-        if self.plan.user:
-            await self._ask(" ".join(("AUTH", *self.plan.user)))
+        if user := self.plan.login.user:
+            await self._ask(" ".join(("AUTH", *user)))
 
     async def publish(self, records: Sequence[Outgoing]) -> Answer:
         """Send it."""
@@ -239,10 +239,10 @@ SERIAL: Final[dict[str, type[Wire]]] = {
 
 def http_of(plan: Plan, address: str) -> aiohttp.ClientSession:
     """Return a session of HTTP with one broker."""
-    tls = plan.tls()
+    user, tls = plan.login.user, plan.login.tls
     return aiohttp.ClientSession(
         f"{'https' if tls else 'http'}://{address}",
-        auth=aiohttp.BasicAuth(*plan.user) if plan.user else None,
+        auth=aiohttp.BasicAuth(*user) if user else None,
         connector=aiohttp.TCPConnector(ssl=tls.client() if tls else True),
         timeout=aiohttp.ClientTimeout(total=ANSWER_S),
     )
@@ -262,7 +262,7 @@ async def socket_of(plan: Plan, address: str) -> AsyncIterator[aiohttp.ClientWeb
 async def text_of(plan: Plan, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return a connection of the text protocol with one broker."""
     host, _, port = address.rpartition(":")
-    tls = plan.tls()
+    tls = plan.login.tls
     return await asyncio.open_connection(host, int(port), ssl=tls.client() if tls else None, limit=LINE_BYTES_MAX)
 
 

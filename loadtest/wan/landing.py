@@ -24,8 +24,8 @@ from confluent_kafka import Producer
 import georelay
 from loadtest.http_body import body_of
 from loadtest.load.wires import GRPC_PATH, PublishRequest
+from loadtest.login import Login
 from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
-from loadtest.wan.login import Login
 
 TOPIC: Final = "where"
 CLIENT_S: Final = 40
@@ -55,7 +55,7 @@ def _kcat(errand: Errand, value: str) -> None:
 
 
 def _confluent(errand: Errand, value: str) -> None:
-    producer = Producer(errand.rdkafka | {"bootstrap.servers": errand.kafka})
+    producer = Producer({**errand.rdkafka, "bootstrap.servers": errand.kafka})
     producer.produce(TOPIC, value, partition=0)
     if producer.flush(CLIENT_S):
         raise TimeoutError

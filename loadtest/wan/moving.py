@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from loadtest.bench.client_settings import settings_of
 from loadtest.wan.gateway_bed import EDGE, HTTP_PORT, KAFKA_PORT, REGIONS, GatewayBed
 from loadtest.wan.moving_client import TOPIC, Task
 from loadtest.wan.moving_core import PERIOD_S, Event, kept_row, moves, regions_at, silence_row, silences
@@ -195,7 +194,7 @@ def _where(clients: Clients, kinds: Sequence[str]) -> str:
 def _stored(bed: GatewayBed) -> Counter[str]:
     """Return how often each record is in the topic; as its home is drained for clients, another region may say so."""
     home = f"{bed.address(HOME, 1)}:{bed.endpoints['regions'][HOME]['kafka'][0].rpartition(':')[2]}"
-    settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **settings_of(bed)}
+    settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **bed.login.rdkafka}
     reader = Consumer(settings)
     _, end = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
     reader.assign([TopicPartition(TOPIC, 0, 0)])

@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import georelay
 import georelay.sync
-from loadtest.wan.login import Login
+from loadtest.login import Login
 
 TOPIC: Final = "orders"
 NAMED: Final = 2  # gateways that a Kafka client knows

@@ -13,10 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.bench.client_settings import settings_of
 from loadtest.bench.mesh_asks import ask
+from loadtest.login import Login
 from loadtest.mesh_process import MeshProcess
-from loadtest.wan.login import USER, Login
 
+USER: Final = "bench"
 PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms"
 COMMAND: Final = (sys.executable, "-P", "-m", "georelay.cli", "wan")
 METRIC: Final = "georelay_link_connections{"
@@ -53,7 +55,6 @@ class WanMesh(MeshProcess):
             dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-"))
         )
         self.bed = f"bench-{os.getpid()}"
-        self.password = secrets.token_urlsafe(16)
         words = ["--wan", pairs, "--wan-name", self.bed, *arguments]
         if congestion_control:
             words += ["--wan-congestion-control", congestion_control]
@@ -62,13 +63,13 @@ class WanMesh(MeshProcess):
             regions=",".join(self.regions),
             brokers_per_region=brokers_per_region,
             arguments=tuple(words),
-            user=(USER, self.password),
+            user=(USER, secrets.token_urlsafe(16)),
         )
 
     @property
     def login(self) -> Login:
         """Return how clients sign in."""
-        return Login(password=self.password, ca=str(self.ca))
+        return Login(rdkafka=settings_of(self))
 
     def wan(self, *words: str) -> dict[str, Any]:
         """Run `georelay wan WORDS --json` and return what it prints. Raises RuntimeError with what it says."""

@@ -31,6 +31,6 @@ class _Known(Meter):
 
 
 def test_a_row_has_the_mean_of_the_brokers_and_the_busiest_of_them() -> None:
-    row = line_of(1_000, _Known())
-    assert row == "| 1,000 | 2.0% | 3.0% | 150 | 200 | 0.5% | 120 | 90% |"
+    row = line_of("1x2 (3.0 s to ready)", 1_000, _Known())
+    assert row == "| 1x2 (3.0 s to ready) | 1,000 | 2.0% | 3.0% | 150 | 200 | 0.5% | 120 | 90% |"
     assert row.count("|") == HEAD.splitlines()[0].count("|")

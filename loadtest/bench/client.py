@@ -2,16 +2,17 @@
 
 PROTOCOL is kafka, nats or amqp; ROLE is create or leaders (of topics), produce or consume, and for kafka also member
 (of a group, with automatic commits) and count. Its order is one line of JSON on standard input: servers, topics, end_ns
-(monotonic, when to give up), and what the role needs: a producer the load, a reader how many records to expect and
-what it is told besides ("reader"), create the settings. A reader prints `ready` when it misses nothing any more. The
-result is one line of JSON at the end, with the CPU it used. How Kafka's clients sign in is in the environment
-(loadtest.bench.client_settings).
+(monotonic, when to give up), and what the role needs: a producer the load, a reader how many records to expect, from
+when on they are due ("from_ns", else now) and what it is told besides ("reader"), create the settings. A reader prints
+`ready` when it misses nothing any more. The result is one line of JSON at the end, with the CPU it used. How Kafka's
+clients sign in is in the environment (loadtest.bench.client_settings).
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -47,7 +48,8 @@ def _reading(name: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]]:
     """Return the role of a reader: it reads until as many as expected have come, or until it is time to give up."""
 
     def read(client: Any, order: dict[str, Any]) -> dict[str, Any]:
-        book = Deliveries(from_ns=time.monotonic_ns(), expected=order["expected"], end_ns=order["end_ns"])
+        from_ns = order.get("from_ns") or time.monotonic_ns()
+        book = Deliveries(from_ns=from_ns, expected=order["expected"], end_ns=order["end_ns"])
 
         def ready() -> None:
             sys.stdout.write("ready\n")
@@ -85,6 +87,8 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     result = ROLES[role](client, order)
     sys.stdout.write(json.dumps({**result, "cpu_s": time.process_time()}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # a consumer whose broker is gone does not end by itself
 
 
 if __name__ == "__main__":

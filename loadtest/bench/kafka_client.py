@@ -29,6 +29,8 @@ CONSUMER_WAITS: Final = {
     "queued.max.messages.kbytes": 32_768,
 }
 
+KEPT: Final[list[Consumer]] = []  # open to the end of the process: also their destructor waits for the broker
+
 
 def produce(servers: str, load: Load, end_ns: int) -> Ledger:
     """Send a load with acks=all and wait for the answers until `end_ns` at most."""
@@ -129,13 +131,25 @@ def consume(
 
 
 def member(
-    servers: str, topics: list[str], ready: Callable[[], None], book: Deliveries, *, group: str, commit_ms: int
+    servers: str,
+    topics: list[str],
+    ready: Callable[[], None],
+    book: Deliveries,
+    *,
+    group: str,
+    commit_ms: int,
+    reset: str = "latest",
+    leaves: bool = True,
 ) -> None:
-    """Read as a member of a group, with automatic commits."""
-    settings = {"group.id": group, "auto.commit.interval.ms": commit_ms, "auto.offset.reset": "latest"}
-    with Consumer(_settings(servers) | settings) as consumer:
-        consumer.subscribe(topics, on_assign=lambda *_: ready())
-        _read(consumer, book)
+    """Read as a member of a group, with automatic commits; `leaves`: in order, for which its broker must be there."""
+    settings = {"group.id": group, "auto.commit.interval.ms": commit_ms, "auto.offset.reset": reset}
+    consumer = Consumer(_settings(servers) | settings)
+    consumer.subscribe(topics, on_assign=lambda *_: ready())
+    _read(consumer, book)
+    if leaves:
+        consumer.close()
+    else:
+        KEPT.append(consumer)
 
 
 def count(servers: str, topics: list[str], ready: Callable[[], None], book: Deliveries, *, partitions: int = 1) -> None:
@@ -182,9 +196,9 @@ def _settings(servers: str) -> dict[str, Any]:
 
 
 def create(servers: str, topics: list[str], settings: dict[str, str]) -> None:
-    """Make topics of one partition and three replicas with such settings, and wait until each has a leader."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    made = admin.create_topics([NewTopic(topic, 1, 3, config=settings) for topic in topics], operation_timeout=30)
+    """Make topics of one partition and the brokers' replicas with such settings; wait until each has a leader."""
+    admin = AdminClient({"bootstrap.servers": servers, **from_environment()})
+    made = admin.create_topics([NewTopic(topic, 1, config=settings) for topic in topics], operation_timeout=30)
     for future in made.values():
         future.result(60)
     while "" in leaders(servers, topics):
@@ -193,7 +207,7 @@ def create(servers: str, topics: list[str], settings: dict[str, str]) -> None:
 
 def leaders(servers: str, topics: list[str]) -> list[str]:
     """Return the address of the broker that leads each topic, "" where there is none."""
-    known = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10)
+    known = AdminClient({"bootstrap.servers": servers, **from_environment()}).list_topics(timeout=10)
     found = []
     for topic in topics:
         partitions = known.topics[topic].partitions if topic in known.topics else {}

@@ -48,7 +48,7 @@ class Way:
         places: by region, the home first: there producers are, and readers everywhere.
         load: of each of the producers.
         readers: what each reader of a place is told besides its "role" (consume) and how many "sharers" it is one of.
-        victim: a node that fails meanwhile.
+        victim: a node that fails meanwhile. drain_s: how long readers wait after the last record is due.
     """
 
     places: Mapping[str, Cluster]
@@ -56,6 +56,7 @@ class Way:
     producers: int = 1
     readers: Sequence[Mapping[str, Any]] = ({},)
     victim: Node | None = None
+    drain_s: float = DRAIN_S
 
 
 def measure(way: Way, meanwhile: Callable[[], None] = lambda: None) -> tuple[dict[str, Figures], list[Row]]:
@@ -64,7 +65,7 @@ def measure(way: Way, meanwhile: Callable[[], None] = lambda: None) -> tuple[dic
     Raises:
         RuntimeError: a client failed.
     """
-    load, wait_s = way.load, START_S + way.load.seconds + DRAIN_S
+    load, wait_s = way.load, START_S + way.load.seconds + way.drain_s
     with contextlib.ExitStack() as stack:
 
         def client(role: str, cluster: Cluster, **more: object) -> ClientProcess:

@@ -1,4 +1,8 @@
-"""Producer and consumer of AMQP 0-9-1 for RabbitMQ: pika. A topic is a quorum queue of its name."""
+"""Producer and consumer of AMQP 0-9-1 for RabbitMQ: pika. A topic is a quorum queue of its name.
+
+With the setting "exchange" a topic is a routing key of that exchange, with two queues in each region: one of its name
+for readers that stay, and one with MOVING behind it for a consumer that moves.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, Final
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
+from loadtest.bench.client_settings import from_environment
 from loadtest.bench.ledger_core import Deliveries, Ledger
 from loadtest.bench.schedule_core import Load
 from loadtest.peers import paced
@@ -17,6 +22,7 @@ from loadtest.peers import paced
 PREFETCH: Final = 1_000
 ACK_EVERY_S: Final = 0.05  # several deliveries with one acknowledgement: what costs RabbitMQ least
 PERSISTENT: Final = 2
+MOVING: Final = "-moving"
 
 
 def produce(servers: str, load: Load, end_ns: int) -> Ledger:
@@ -25,7 +31,7 @@ def produce(servers: str, load: Load, end_ns: int) -> Ledger:
 
 
 async def _produce(servers: str, load: Load, end_ns: int) -> Ledger:
-    channel = await _channel(servers)
+    channel, exchange = await _channel(servers), from_environment().get("exchange", "")
     ledger = Ledger(load.retry_ns)
     confirms = Confirms(ledger)
     properties = pika.BasicProperties(delivery_mode=PERSISTENT)
@@ -35,8 +41,9 @@ async def _produce(servers: str, load: Load, end_ns: int) -> Ledger:
 
     async def publish(number: int, due_ns: int) -> None:
         ledger.sent(number, time.monotonic_ns())
-        confirms.sent(number)
-        channel.basic_publish("", load.topic(number), load.value(due_ns, number), properties)
+        if channel.is_open:  # else its broker is gone, and nobody will answer
+            confirms.sent(number)
+            channel.basic_publish(exchange, load.topic(number), load.value(due_ns, number), properties)
 
     await paced.send(load, ledger, publish, end_ns)
     await _closed(channel)
@@ -95,30 +102,45 @@ async def _consume(servers: str, topics: list[str], ready: Callable[[], None], b
     ready()
     while book.more(time.monotonic_ns()):
         await asyncio.sleep(ACK_EVERY_S)
-        if newest > acknowledged:
+        if newest > acknowledged and channel.is_open:
             acknowledged = newest
             channel.basic_ack(acknowledged, multiple=True)
-    if newest > acknowledged:
+    if newest > acknowledged and channel.is_open:
         channel.basic_ack(newest, multiple=True)
     await _closed(channel)
 
 
+def member(servers: str, topics: list[str], ready: Callable[[], None], book: Deliveries, **_: object) -> None:
+    """Read as the consumer that moves."""
+    consume(servers, [topic + MOVING for topic in topics], ready, book)
+
+
 def create(servers: str, topics: list[str], settings: dict[str, str]) -> None:
-    """Declare quorum queues, their leaders spread over the nodes."""
+    """Declare quorum queues, their leaders spread over the nodes, and the exchange, where there is one."""
+
+    async def done(declare: Callable[..., Any], *words: str, **more: object) -> None:
+        declared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        declare(*words, callback=declared.set_result, **more)
+        await declared
 
     async def declare() -> None:
-        channel = await _channel(servers)
+        channel, exchange = await _channel(servers), from_environment().get("exchange", "")
         arguments = {"x-queue-type": "quorum", "x-queue-leader-locator": "balanced", **settings}
+        if exchange:
+            await done(channel.exchange_declare, exchange, durable=True)
         for topic in topics:
-            declared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            channel.queue_declare(topic, durable=True, arguments=arguments, callback=declared.set_result)
-            await declared
+            for queue in (topic, topic + MOVING) if exchange else (topic,):
+                await done(channel.queue_declare, queue, durable=True, arguments=arguments)
+                if exchange:
+                    await done(channel.queue_bind, queue, exchange, routing_key=topic)
         await _closed(channel)
 
     asyncio.run(declare())
 
 
 async def _closed(channel: Any) -> None:
+    if not channel.connection.is_open:
+        return
     closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     channel.connection.add_on_close_callback(lambda *_: closed.set_result(None))
     channel.connection.close()

@@ -9,17 +9,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from loadtest.bench.cluster import Cluster
 from loadtest.peers import georelay_cluster, kafka_cluster, nats_cluster, rabbitmq_cluster
 from loadtest.peers.installation import Installed
+from loadtest.peers.page_core import FAR_OURS, OURS
+from loadtest.peers.regions import Regions
 
-OURS: Final = "georelay"
+Running = TypeVar("Running")  # a Cluster, or Regions
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Contender(Generic[Running]):
     """One row of every table.
 
     Args:
@@ -33,31 +35,35 @@ class Contender:
     client: str
     synced: bool
     version: Callable[[Installed], str]
-    running: Callable[[Path, Installed], AbstractAsyncContextManager[Cluster]]
+    running: Callable[[Path, Installed], AbstractAsyncContextManager[Running]]
 
 
 def _awaited(
-    running: Callable[[Path, Installed], AbstractContextManager[Cluster]],
-) -> Callable[[Path, Installed], AbstractAsyncContextManager[Cluster]]:
+    running: Callable[[Path, Installed], AbstractContextManager[Running]],
+) -> Callable[[Path, Installed], AbstractAsyncContextManager[Running]]:
     @contextlib.asynccontextmanager
-    async def started(folder: Path, installed: Installed) -> AsyncIterator[Cluster]:
+    async def started(folder: Path, installed: Installed) -> AsyncIterator[Running]:
         with running(folder, installed) as cluster:
             yield cluster
 
     return started
 
 
+def _own_version(_: Installed) -> str:
+    return importlib.metadata.version("georelay-server")
+
+
 def _kafka_version(installed: Installed) -> str:
     return installed.kafka_version
 
 
-CONTENDERS: Final = (
+CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
     Contender(
         OURS,
         "synced on 2 of 3",
         "librdkafka",
         True,
-        lambda _: importlib.metadata.version("georelay-server"),
+        _own_version,
         georelay_cluster.running,
     ),
     Contender(
@@ -100,4 +106,28 @@ CONTENDERS: Final = (
         nats_cluster.version,
         _awaited(functools.partial(nats_cluster.running, sync_always=False)),
     ),
+)
+IN_HOME: Final = "synced in us alone"
+REGIONAL: Final[tuple[Contender[Regions], ...]] = (
+    Contender(
+        FAR_OURS[0],
+        IN_HOME,
+        "librdkafka",
+        True,
+        _own_version,
+        functools.partial(georelay_cluster.in_regions, settings={}),
+    ),
+    Contender(
+        FAR_OURS[1],
+        "synced in 2 regions",
+        "librdkafka",
+        True,
+        _own_version,
+        functools.partial(georelay_cluster.in_regions, settings=georelay_cluster.GEO),
+    ),
+    Contender("NATS, mirrors", IN_HOME, "nats-py", True, nats_cluster.version, _awaited(nats_cluster.in_regions)),
+    Contender(
+        "RabbitMQ, federation", IN_HOME, "pika", True, rabbitmq_cluster.version, _awaited(rabbitmq_cluster.in_regions)
+    ),
+    Contender("Kafka, MirrorMaker 2", IN_HOME, "librdkafka", True, _kafka_version, _awaited(kafka_cluster.in_regions)),
 )

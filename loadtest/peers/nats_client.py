@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import nats
-from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, ExternalStream, StorageType, StreamConfig, StreamSource
 
 from loadtest.bench.ledger_core import Deliveries, Ledger
 from loadtest.bench.schedule_core import Load
@@ -36,7 +37,7 @@ async def _produce(servers: str, load: Load, end_ns: int) -> Ledger:
         future.add_done_callback(lambda done: _note(ledger, number, done))
 
     await paced.send(load, ledger, publish, end_ns)
-    await connection.close()
+    await _closed(connection)
     return ledger
 
 
@@ -73,17 +74,55 @@ async def _consume(servers: str, topics: list[str], ready: Callable[[], None], b
     ready()
     while book.more(time.monotonic_ns()):
         await asyncio.sleep(0.05)
-    await connection.close()
+    await _closed(connection)
+
+
+def member(
+    servers: str,
+    topics: list[str],
+    ready: Callable[[], None],
+    book: Deliveries,
+    *,
+    group: str,
+    **_: object,
+) -> None:
+    """Read with durable consumers of the group's name, which begin where the streams do; acknowledge each record."""
+    asyncio.run(_member(servers, topics, ready, book, group))
+
+
+async def _member(servers: str, topics: list[str], ready: Callable[[], None], book: Deliveries, group: str) -> None:
+    connection = await _connected(servers)
+
+    async def delivered(message: Any) -> None:
+        book.add(message.data, time.monotonic_ns())
+        await message.ack()
+
+    for topic in topics:
+        await connection.jetstream().subscribe(topic, stream=topic, durable=group, cb=delivered, manual_ack=True)
+    ready()
+    while book.more(time.monotonic_ns()):
+        await asyncio.sleep(0.05)
+    await _closed(connection)
 
 
 def create(servers: str, topics: list[str], settings: dict[str, str]) -> None:
-    """Make a stream of three replicas in files for each topic, `settings` beside that."""
+    """Make a stream in files for each topic, or change the one that is there.
+
+    Settings: "replicas", three by default; "mirror_of" a domain, whose stream of the same name is copied.
+    """
 
     async def add() -> None:
         connection = await _connected(servers)
+        stream = connection.jetstream()
+        known = {found.config.name for found in await stream.streams_info()}
         for topic in topics:
-            config = StreamConfig(name=topic, subjects=[topic], num_replicas=3, storage=StorageType.FILE)
-            await connection.jetstream().add_stream(config, **settings)
+            config = StreamConfig(
+                name=topic, num_replicas=int(settings.get("replicas", "3")), storage=StorageType.FILE, subjects=[topic]
+            )
+            if domain := settings.get("mirror_of"):
+                origin = StreamSource(name=topic, external=ExternalStream(api=f"$JS.{domain}.API"))
+                config = config.evolve(subjects=None, mirror=origin)
+            await (stream.update_stream if topic in known else stream.add_stream)(config)
         await connection.close()
 
     asyncio.run(add())
@@ -103,3 +142,8 @@ def leaders(servers: str, topics: list[str]) -> list[str]:
 
 async def _connected(servers: str) -> Any:
     return await nats.connect([f"nats://{server}" for server in servers.split(",")], max_reconnect_attempts=-1)
+
+
+async def _closed(connection: Any) -> None:
+    with contextlib.suppress(OSError):  # its server is gone
+        await connection.close()

@@ -18,8 +18,7 @@ from typing import Any, Final
 from loadtest.bench.figures_core import spread
 
 OURS: Final = "georelay"
-BEGIN: Final = "<!-- measured: written by `python -m loadtest.peers table` -->"
-END: Final = "<!-- measured: end -->"
+FAR_OURS: Final = ("georelay, region", "georelay, geo:2")
 BUSY: Final = "**Other work ran beside: latencies and rates below say little, CPU seconds and losses more.**"
 BEHIND: Final = "did not keep up"
 QUIET_LOAD: Final = 6.0  # three nodes, their clients and what runs them
@@ -61,68 +60,128 @@ FAULTS: Final = (
     Figure("kill", "max_ms", "longest wait of a record, kill -9, ms", "{:,.0f}"),
     Figure("stop", "max_ms", "longest wait of a record, SIGSTOP of 15 s, ms", "{:,.0f}"),
 )
-FAULTY: Final = frozenset(figure.workload for figure in FAULTS)
-DELIVERY: Final = frozenset({"p50_ms", "p99_ms", "p999_ms", "max_ms"})
+FAR: Final = (
+    Figure("far", "us_p50_ms", "p50 ms in us"),
+    Figure("far", "eu_p50_ms", "p50 ms in eu, above 35"),
+    Figure("far", "eu_p99_ms", "p99 ms in eu, above 35"),
+    Figure("far", "ap_p50_ms", "p50 ms in ap, above 75"),
+    Figure("far", "ap_p99_ms", "p99 ms in ap, above 75"),
+)
+CUT: Final = (Figure("cut", "caught_up_s", "s from the heal until eu has all that was due before"),)
+FAILOVER: Final = (
+    Figure("failover", "lost", "acknowledged in us, not in eu", "{:,.0f}"),
+    Figure("failover", "again", "read again in eu", "{:,.0f}"),
+    Figure("failover", "skipped", "in eu and never read", "{:,.0f}"),
+    Figure("failover", "flows_again_s", "s until what is published in eu is delivered"),
+)
+FAULTY: Final = frozenset(figure.workload for figure in (*FAULTS, *CUT, *FAILOVER))
+DELIVERY: Final = frozenset({"p50_ms", "p99_ms", "p999_ms", "max_ms", *(figure.name for figure in FAR)})
 ACCOUNT: Final = ("lost", "twice", "early", "unknown")
-TABLES: Final = (
-    ("Single records of 100 B, round eight topics, publish -> deliver from the intended time", SINGLE),
-    ("As fast as it goes: one producer, eight topics", BULK),
-    ("The leader of most topics fails at 200 records/s", FAULTS),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the page that is measured.
+
+    Args:
+        begin, end: the lines around it. ours: our names, and what durable brokers of others are to each.
+        accounts: faults whose records are told, by workload.
+    """
+
+    begin: str
+    end: str
+    ours: Mapping[str, str]
+    tables: Sequence[tuple[str, Sequence[Figure]]]
+    accounts: Mapping[str, str]
+
+
+ONE_REGION: Final = Part(
+    begin="<!-- measured: written by `python -m loadtest.peers table` -->",
+    end="<!-- measured: end -->",
+    ours={OURS: "with the same durability"},
+    tables=(
+        ("Single records of 100 B, round eight topics, publish -> deliver from the intended time", SINGLE),
+        ("As fast as it goes: one producer, eight topics", BULK),
+        ("The leader of most topics fails at 200 records/s", FAULTS),
+    ),
+    accounts={"kill": "kill -9", "stop": "SIGSTOP"},
+)
+THREE_REGIONS: Final = Part(
+    begin="<!-- regions: written by `python -m loadtest.peers table --regions` -->",
+    end="<!-- regions: end -->",
+    ours={FAR_OURS[0]: "with the same durability", FAR_OURS[1]: "that acknowledge what us alone has"},
+    tables=(
+        ("Three regions: 100 records/s of 100 B from us, publish -> deliver above the floor of the way", FAR),
+        ("Three regions: eu is cut off from the others for 20 s, at 100 records/s", CUT),
+        ("Three regions: us is lost at 200 records/s, clients go on in eu", FAILOVER),
+    ),
+    accounts={"cut": "eu cut off, read in eu"},
 )
 
 
-def page(results: Sequence[Result], machine: Sequence[str], promises: Mapping[str, Promise], old: str) -> str:
+def page(
+    results: Sequence[Result],
+    machine: Sequence[str],
+    promises: Mapping[str, Promise],
+    old: str,
+    part: Part = ONE_REGION,
+) -> str:
     """Return the page: the measured part anew, and of the old page what stands around it."""
-    before, _, rest = old.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    head = before if BEGIN in old else "# Benchmarks\n\n"
-    return f"{head}{BEGIN}\n{measured(results, machine, promises)}\n{END}{after if BEGIN in old else chr(10)}"
+    before, _, rest = old.partition(part.begin)
+    _, _, after = rest.partition(part.end)
+    is_there = part.begin in old
+    head = before if is_there else old or "# Benchmarks\n\n"
+    text = measured(results, machine, promises, part)
+    return f"{head}{part.begin}\n{text}\n{part.end}{after if is_there else chr(10)}"
 
 
-def measured(results: Sequence[Result], machine: Sequence[str], promises: Mapping[str, Promise]) -> str:
+def measured(
+    results: Sequence[Result], machine: Sequence[str], promises: Mapping[str, Promise], part: Part = ONE_REGION
+) -> str:
     """Return the measured part: where we lose, the tables, the machine."""
     there = [name for name in promises if any(result["contender"] == name for result in results)]
     shown = {name: promises[name] for name in there}
-    parts = [lost(results, shown)]
-    for title, figures in TABLES:
+    parts = [lost(results, shown, part)]
+    for title, figures in part.tables:
         rows = [figure for figure in figures if _values(results, there, figure)]
         if rows:
             parts.append(f"### {title}\n\n{_table(results, shown, rows)}")
-    parts.append(_accounts(results, shown))
+    parts.append(_accounts(results, shown, part.accounts))
     parts.append("### Machine, versions, command\n\n" + "\n".join(f"- {line}" for line in _machine(results, machine)))
     return "\n\n".join(part for part in parts if part)
 
 
-def lost(results: Sequence[Result], promises: Mapping[str, Promise]) -> str:
+def lost(results: Sequence[Result], promises: Mapping[str, Promise], part: Part) -> str:
     """Return the first paragraph: what others do better than we, those with our durability first."""
     busy = max((result["figures"]["load_average"] for result in results), default=0) > QUIET_LOAD
     sentences = [BUSY] if busy else []
-    for synced, who in ((True, "with the same durability"), (False, "that acknowledge before a sync")):
-        found = []
-        for figure in (*SINGLE, *BULK, *FAULTS):
-            better = [
-                _against(results, name, figure)
-                for name, promise in promises.items()
-                if name != OURS and promise[2] is synced and _better(results, name, figure)
-            ]
-            if better:
-                found.append(f"{figure.title}: {_cell(results, OURS, figure)} against {', '.join(better)}")
-        there = any(promise[2] is synced for name, promise in promises.items() if name != OURS)
-        if found:
-            sentences.append(f"**We lose to brokers {who}** in {'; '.join(found)}.")
-        elif there:
-            sentences.append(f"We lose nothing to brokers {who}.")
+    figures = [figure for _, of_table in part.tables for figure in of_table]
+    for ours, durable in part.ours.items():
+        us = "We" if len(part.ours) == 1 else f"As {ours} we"
+        for synced, who in ((True, durable), (False, "that acknowledge before a sync")):
+            others = [name for name, promise in promises.items() if name not in part.ours and promise[2] is synced]
+            found = []
+            for figure in figures:
+                better = [
+                    _against(results, ours, name, figure) for name in others if _better(results, ours, name, figure)
+                ]
+                if better:
+                    found.append(f"{figure.title}: {_cell(results, ours, figure)} against {', '.join(better)}")
+            if found:
+                sentences.append(f"**{us} lose to brokers {who}** in {'; '.join(found)}.")
+            elif others:
+                sentences.append(f"{us} lose nothing to brokers {who}.")
     return " ".join(sentences)
 
 
-def _against(results: Sequence[Result], name: str, figure: Figure) -> str:
-    ours, theirs = _numbers(results, OURS, figure), _numbers(results, name, figure)
+def _against(results: Sequence[Result], us: str, name: str, figure: Figure) -> str:
+    ours, theirs = _numbers(results, us, figure), _numbers(results, name, figure)
     meet = min(ours) <= max(theirs) and min(theirs) <= max(ours)
     return f"{name} {_cell(results, name, figure)}{' (the spreads meet)' if meet else ''}"
 
 
-def _better(results: Sequence[Result], name: str, figure: Figure) -> bool:
-    ours, theirs = _numbers(results, OURS, figure), _numbers(results, name, figure)
+def _better(results: Sequence[Result], us: str, name: str, figure: Figure) -> bool:
+    ours, theirs = _numbers(results, us, figure), _numbers(results, name, figure)
     if not ours or not theirs:
         return False
     mine, other = statistics.median(ours), statistics.median(theirs)
@@ -163,15 +222,16 @@ def _table(results: Sequence[Result], promises: Mapping[str, Promise], figures: 
 
 def _mark(results: Sequence[Result], name: str, figure: Figure) -> str:
     own = _rows(results, name, figure)
-    late = figure in SINGLE and figure.name in DELIVERY and any(row["lag_p99_ms"] > LAG_MS_MAX for row in own)
-    full = any(row["client_cores"] > CLIENT_CORES_MAX for row in own) and figure.name == "records_per_s"
+    is_paced = figure.name in DELIVERY and figure.workload not in FAULTY
+    late = is_paced and any(row["lag_p99_ms"] > LAG_MS_MAX for row in own)
+    full = figure.name == "records_per_s" and any(row["client_cores"] > CLIENT_CORES_MAX for row in own)
     return (" late" if late else "") + (" client" if full else "")
 
 
-def _accounts(results: Sequence[Result], promises: Mapping[str, Promise]) -> str:
+def _accounts(results: Sequence[Result], promises: Mapping[str, Promise], faults: Mapping[str, str]) -> str:
     rows = [["", "fault", "runs", "sent", "acknowledged", "lost", "twice", "out of order", "unknown"]]
     for name in promises:
-        for key, fault in (("kill", "kill -9"), ("stop", "SIGSTOP")):
+        for key, fault in faults.items():
             own = [row["figures"] for row in results if row["contender"] == name and row["workload"] == key]
             if own:
                 sums = [f"{sum(row[what] for row in own):,}" for what in ("sent", "acknowledged", *ACCOUNT)]
@@ -187,12 +247,15 @@ def _machine(results: Sequence[Result], machine: Sequence[str]) -> list[str]:
     load = [result["figures"]["load_average"] for result in results]
     rounds = len({result["round"] for result in results})
     began = sorted(result["figures"]["began"] for result in results)
+    late = [result["figures"]["router_lag_ms"] for result in results if "router_lag_ms" in result["figures"]]
+    router = "router of the test bed at its latest: median of the runs {:.1f} ms, worst {:.1f} ms"
     return [
         *machine,
         f"brokers: {', '.join(versions)}",
         f"{len(results)} runs in {rounds} round{'s' if rounds > 1 else ''}, from {began[0]} to {began[-1]}",
         f"idle CPU in a run: median {statistics.median(idle):.0%}, least {min(idle):.0%}; load average up to "
         f"{max(load):.1f}",
+        *([router.format(statistics.median(late), max(late))] if late else []),
     ]
 
 

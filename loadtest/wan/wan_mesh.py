@@ -33,43 +33,11 @@ def wan(*words: str) -> str:
     return done.stdout
 
 
-class WanMesh(MeshProcess):
-    """`georelay up --wan` as a child process. Use as an async context manager."""
+class WanBed:
+    """A test bed that runs, steered by its name."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        brokers_per_region: int,
-        pairs: str = PAIRS,
-        regions: tuple[str, ...] = (),
-        congestion_control: str = "",
-        arguments: tuple[str, ...] = (),
-    ) -> None:
-        """Take how many brokers each region has, what TCP uses between them ("": the kernel's), more words of `up`.
-
-        Args:
-            regions: those with brokers; none: all that `pairs` names.
-        """
-        self.regions = list(regions) or list(
-            dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-"))
-        )
-        self.bed = f"bench-{os.getpid()}"
-        words = ["--wan", pairs, "--wan-name", self.bed, *arguments]
-        if congestion_control:
-            words += ["--wan-congestion-control", congestion_control]
-        super().__init__(
-            directory,
-            regions=",".join(self.regions),
-            brokers_per_region=brokers_per_region,
-            arguments=tuple(words),
-            user=(USER, secrets.token_urlsafe(16)),
-        )
-
-    @property
-    def login(self) -> Login:
-        """Return how clients sign in."""
-        return Login(rdkafka=settings_of(self))
+    def __init__(self, bed: str) -> None:
+        self.bed = bed
 
     def wan(self, *words: str) -> dict[str, Any]:
         """Run `georelay wan WORDS --json` and return what it prints. Raises RuntimeError with what it says."""
@@ -96,17 +64,59 @@ class WanMesh(MeshProcess):
         """Return the words in front of a command of root's whose network is to be that of a region."""
         return ("nsenter", f"--net=/proc/{self.record['pid']}/fd/{self.record['networks'][region]}", "--")
 
-    def bed_since(self, since_ns: int) -> dict[str, Any]:
-        """Return how the bed was since then (monotonic).
+    def address(self, place: str, number: int = 1) -> str:
+        """Return an address of a region; brokers have the first ones."""
+        plan = self.record["plan"]
+        return f"198.18.{16 * plan['slot'] + 1 + plan['regions'].index(place)}.{number}"
 
-        Returns:
-            "lag_us": how late the router was at its worst; "realtime": whether it has that priority;
-            "congestion_control": what TCP used between the regions.
-        """
+    def router_since(self, since_ns: int) -> dict[str, Any]:
+        """Return how late the router was at its worst since then (monotonic), "lag_us", and if it is "realtime"."""
         router = self.wan("stat")["router"]
         lags = [lag for second, lag in router["lag_seconds_us"] if second >= since_ns // 1_000_000_000]
-        real = bool(router["realtime"])
-        return {"lag_us": max(lags, default=0), "realtime": real, "congestion_control": self.congestion_control()}
+        return {"lag_us": max(lags, default=0), "realtime": bool(router["realtime"])}
+
+
+class WanMesh(MeshProcess, WanBed):
+    """`georelay up --wan` as a child process. Use as an async context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers_per_region: int,
+        pairs: str = PAIRS,
+        regions: tuple[str, ...] = (),
+        congestion_control: str = "",
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        """Take how many brokers each region has, what TCP uses between them ("": the kernel's), more words of `up`.
+
+        Args:
+            regions: those with brokers; none: all that `pairs` names.
+        """
+        self.regions = list(regions) or list(
+            dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-"))
+        )
+        WanBed.__init__(self, f"bench-{os.getpid()}")
+        words = ["--wan", pairs, "--wan-name", self.bed, *arguments]
+        if congestion_control:
+            words += ["--wan-congestion-control", congestion_control]
+        super().__init__(
+            directory,
+            regions=",".join(self.regions),
+            brokers_per_region=brokers_per_region,
+            arguments=tuple(words),
+            user=(USER, secrets.token_urlsafe(16)),
+        )
+
+    @property
+    def login(self) -> Login:
+        """Return how clients sign in."""
+        return Login(rdkafka=settings_of(self))
+
+    def bed_since(self, since_ns: int) -> dict[str, Any]:
+        """Return how the bed was since then (monotonic): `router_since`, and what TCP used, "congestion_control"."""
+        return {**self.router_since(since_ns), "congestion_control": self.congestion_control()}
 
     def congestion_control(self) -> str:
         """Return what the kernel uses on the links of a broker: "cubic", or "bbr 1, cubic 3" where they differ."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from loadtest.peers import page_core
-from loadtest.peers.contenders import CONTENDERS
-from loadtest.peers.workloads import WORKLOADS
+from loadtest.peers.contenders import CONTENDERS, REGIONAL
+from loadtest.peers.page_core import ONE_REGION, THREE_REGIONS, Part
+from loadtest.peers.workloads import REGIONAL_WORKLOADS, WORKLOADS, Workload
 
 PROMISES = {
     "georelay": ("synced on 2 of 3", "librdkafka", True),
@@ -98,17 +102,49 @@ def test_a_busy_machine_is_told() -> None:
 
 def test_the_words_around_the_measured_part_stay() -> None:
     results = [_single("georelay", 8.0)]
-    old = f"# Title\n\n{page_core.BEGIN}\nold figures\n{page_core.END}\n\n## How\n\nWords.\n"
+    old = f"# Title\n\n{ONE_REGION.begin}\nold figures\n{ONE_REGION.end}\n\n## How\n\nWords.\n"
     new = page_core.page(results, ["machine"], PROMISES, old)
     assert new.startswith("# Title\n") and new.endswith("\n\n## How\n\nWords.\n")
     assert "old figures" not in new and "8.0" in new
     assert page_core.page(results, ["machine"], PROMISES, new) == new
 
 
-def test_every_workload_that_is_run_is_told_and_the_reverse() -> None:
-    told = {figure.workload for _, figures in page_core.TABLES for figure in figures}
-    assert told == {workload.key for workload in WORKLOADS}
+def test_parts_of_the_page_are_written_anew_each_by_itself() -> None:
+    here, machine = [_single("georelay", 8.0)], ["machine"]
+    one = page_core.page(here, machine, PROMISES, "# Title\n")
+    far = [_failover(name, 3) for name in ("georelay, region", "Other")]
+    both = page_core.page(far, machine, REGIONAL_PROMISES, one, THREE_REGIONS)
+    assert both.startswith(one) and THREE_REGIONS.end in both
+    assert page_core.page(far, machine, REGIONAL_PROMISES, both, THREE_REGIONS) == both
+    assert page_core.page(here, machine, PROMISES, both) == both
 
 
-def test_we_are_among_the_contenders_under_the_name_that_the_page_knows() -> None:
-    assert [one.name for one in CONTENDERS if one.name == page_core.OURS] == [page_core.OURS]
+REGIONAL_PROMISES = {
+    "georelay, region": ("synced in us alone", "librdkafka", True),
+    "georelay, geo:2": ("synced in 2 regions", "librdkafka", True),
+    "Other": ("synced in us alone", "other-py", True),
+}
+
+
+def _failover(contender: str, lost: int) -> dict[str, Any]:
+    return {**_single(contender, 1.0, lost=lost), "workload": "failover"}
+
+
+def test_each_of_our_two_durabilities_is_compared_with_the_others_and_not_with_the_other_one() -> None:
+    rows = [_failover(name, lost) for name, lost in zip(REGIONAL_PROMISES, (7, 0, 3), strict=True)]
+    first = page_core.measured(rows, ["machine"], REGIONAL_PROMISES, THREE_REGIONS).partition("\n")[0]
+    assert first == (
+        "**As georelay, region we lose to brokers with the same durability** in acknowledged in us, not in eu: "
+        "7 against Other 3. As georelay, geo:2 we lose nothing to brokers that acknowledge what us alone has."
+    )
+
+
+@pytest.mark.parametrize(("part", "workloads"), [(ONE_REGION, WORKLOADS), (THREE_REGIONS, REGIONAL_WORKLOADS)])
+def test_every_workload_that_is_run_is_told_and_the_reverse(part: Part, workloads: Sequence[Workload]) -> None:
+    told = {figure.workload for _, figures in part.tables for figure in figures}
+    assert told == {workload.key for workload in workloads}
+
+
+def test_we_are_among_the_contenders_under_the_names_that_the_page_knows() -> None:
+    names = [[one.name for one in several] for several in (CONTENDERS, REGIONAL)]
+    assert all(set(part.ours) <= set(row) for part, row in zip((ONE_REGION, THREE_REGIONS), names, strict=True))

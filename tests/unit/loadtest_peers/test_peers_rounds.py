@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let three contenders run without a process, and return who was started, in order."""
     names: list[str] = []
 
-    def contender(name: str, *, synced: bool = True, fails: bool = False) -> Contender:
+    def contender(name: str, *, synced: bool = True, fails: bool = False) -> Contender[Cluster]:
         @contextlib.asynccontextmanager
         async def running(folder: Path, installed: Installed) -> AsyncIterator[Cluster]:
             names.append(name)
@@ -39,8 +40,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Contender(name, "", "", synced, lambda _: "1", running)
 
     several = (contender("a"), contender("b", fails=True), contender("c", synced=False))
-    monkeypatch.setattr(__main__, "CONTENDERS", several)
-    monkeypatch.setattr(__main__, "measure", _measured)
+    monkeypatch.setattr(__main__, "HERE", dataclasses.replace(__main__.HERE, contenders=several, measure=_measured))
     return names
 
 
@@ -52,7 +52,7 @@ def _measured(cluster: Cluster, workload: Workload) -> tuple[dict[str, Any], lis
 
 async def _run(folder: Path, rounds: int, fault_rounds: int) -> int:
     options = argparse.Namespace(only=None, workloads=None, rounds=rounds, fault_rounds=fault_rounds, directory=folder)
-    return await __main__.run(options, Installed(folder), folder)
+    return await __main__.run(options, __main__.HERE, Installed(folder), folder)
 
 
 async def test_every_round_takes_the_contenders_in_another_order(tmp_path: Path, started: list[str]) -> None:

@@ -129,7 +129,7 @@ def _cost(
         "cpu_s_per_100k": used_s / records * 1e5,
         "cores": used_s / meter.seconds,
         "switches": meter.switches() / records if is_whole else 0.0,
-        "syncs": (cluster.syncs() - syncs) / records * 1e3,
+        "syncs": (cluster.syncs() - syncs) / records * 1e3 if is_whole else 0.0,
         "nodes_mib": meter.resident_mib() if is_whole else 0.0,
         "idle_share": meter.idle(),
         "load_average": os.getloadavg()[0],

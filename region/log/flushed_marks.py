@@ -9,6 +9,8 @@ Rule 2: a mark is lowered durably before the log is cut below it; so it is never
 Rule 3: while a replica lacks what its mark says, the mark stays: a restart does not forget the loss.
 Rule 4: a damaged row stays until every group has a mark again: whose it was, nobody knows (see is_damaged). A bad
         header and a row that is cut short are damaged rows: a sector or an end of the file is gone, and rows with it.
+Rule 5: the file grows durably, by rows of zeros, before one of them is used. Marks of new groups are noted when all
+        that was written to logs is synced, so a new size that a power cut left in part stands beside whole logs.
 
 Layout of `flushed-marks`, format 1 (big-endian; rows of 32 bytes, so none crosses a sector and each is old or new):
 
@@ -43,6 +45,7 @@ _FILE_MAGIC: Final = b"GRFM"
 _ROW_MAGIC: Final = b"MARK"
 _FORMAT: Final = 1
 _FREE: Final = bytes(_ROW_BYTES)
+_GROWTH_ROWS: Final = 128  # 4 KiB: new groups seldom wait for a sync of their own
 assert _HEADER.size + _CRC.size == _ROW.size + _CRC.size == _ROW_BYTES
 
 
@@ -175,10 +178,19 @@ class FlushedMarks:
         return row
 
     def _new_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._content.extend(_FREE)
-        return len(self._content) // _ROW_BYTES - 1
+        if not self._free:
+            self._grow()
+        return self._free.pop()
+
+    def _grow(self) -> None:
+        count = len(self._content) // _ROW_BYTES
+        grown = count + _GROWTH_ROWS - count % _GROWTH_ROWS
+        room = _FREE * (grown - count)
+        if self._handle is not None:
+            write_fully(self._fs, self._handle, [room], len(self._content))
+            self._sync()
+        self._content.extend(room)
+        self._free = list(range(grown - 1, count - 1, -1))
 
     def _put(self, row: int, content: bytes) -> None:
         self._content[row * _ROW_BYTES : (row + 1) * _ROW_BYTES] = content

@@ -151,8 +151,11 @@ class DataDirectory:
             if found.lost is not None:
                 self.marks.note({group: found.lost})
                 self.marks.sync()  # a killed process may not have: the loss must not be forgotten
-            elif found.last_index > 0:
+            elif found.last_index > 0 and found.end_mark != mark:
+                # Now, as nothing may be written to this log for long: if a power cut took the mark back, damage that
+                # came meanwhile would count as the loss of less than was acknowledged.
                 self.marks.note({group: found.end_mark})
+                self.marks.sync()
             self._opened.add(group)
             self._settle_marks()
             return found

@@ -34,6 +34,7 @@ REGION: Final[dict[int, str]] = {
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
     700289: "an entry journal that was made anew was taken for the one before: a false alarm of the simulator",
     740038: "a log that met an unreadable sector while it was cut stopped its group, and no controller made it anew",
+    913026: "the mark of a log that was longer than it was not synced at the start: less than it had lost was missed",
     904451: "the file of marks grew without a sync: a power cut left half a row beside a torn log, which was refused",
 }
 COORDINATOR: Final[dict[int, str]] = {

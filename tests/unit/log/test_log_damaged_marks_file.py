@@ -194,3 +194,18 @@ def test_an_upgrade_that_a_crash_ended_is_done_again(
         assert directory.open_group(GROUP).last_index == 5
         directory.close()
         assert json.loads((path / "FORMAT").read_text())["format"] == 2
+
+
+def test_the_mark_of_a_log_that_is_longer_is_durable_once_it_is_open(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker]
+) -> None:
+    home, fs, make = Path("/data/broker"), crash_fs(0), entry_maker()
+    fs.make_durable_directory(Path("/data"))
+    directory = opened(home, fs)
+    write_entries(directory, make, GROUP)  # its mark is not synced
+    fs.crash(keep=0.0)
+    directory = opened(home, fs)
+    log = directory.open_group(GROUP)
+    assert log.last_index == 6
+    fs.crash(keep=0.0)
+    assert opened(home, fs).marks.get(GROUP) == log.end_mark

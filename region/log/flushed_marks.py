@@ -111,8 +111,9 @@ class FlushedMarks:
             damaged[0] = _FREE
         marks = cls(fs, handle, rows, damaged, max(1, -(-len(raw) // _ROW_BYTES)))
         write_fully(fs, handle, [marks._content], 0)
-        if not raw:
-            fs.fdatasync(handle)  # before any group is made: an empty file beside one has lost its rows
+        # Before any group is made: an empty file beside one has lost its rows. And what was read counts as durable from
+        # now on: a killed process may not have synced it.
+        fs.fdatasync(handle)
         if fresh:
             fs.fsync_directory(directory)
         return marks

@@ -209,3 +209,16 @@ def test_the_mark_of_a_log_that_is_longer_is_durable_once_it_is_open(
     assert log.last_index == 6
     fs.crash(keep=0.0)
     assert opened(home, fs).marks.get(GROUP) == log.end_mark
+
+
+def test_marks_that_a_killed_process_did_not_sync_are_durable_once_they_are_read(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker]
+) -> None:
+    home, fs = Path("/data/broker"), crash_fs(0)
+    fs.make_durable_directory(Path("/data"))
+    directory = opened(home, fs)
+    write_entries(directory, entry_maker(), GROUP)  # its mark is not synced
+    noted = directory.marks.get(GROUP)
+    opened(home, fs).open_group(GROUP)
+    fs.crash(keep=0.0)
+    assert opened(home, fs).marks.get(GROUP) == noted

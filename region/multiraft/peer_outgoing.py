@@ -31,7 +31,6 @@ from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import HEAD
 from region.multiraft.peer_hello import (
     CHALLENGE_FRAME_BYTES,
-    NOT_PROVED,
     PeerProtocolError,
     answer_challenge,
     encode_hello,
@@ -247,8 +246,10 @@ class OutgoingConnection:
         self._owner.receiver.peer_connected(self._peer, self._lane)
 
     def _not_proved_in_time(self) -> None:
+        waited_ms = self._patience.ms
         self._patience.used_up()
-        self._not_proved(NOT_PROVED)
+        why = "it is cut off, too busy, or has another mesh_secret_file or no certificate"
+        self._not_proved(f"no proof of the mesh secret within {waited_ms:.0f} ms: {why}")
 
     def _not_proved(self, reason: str) -> None:
         if not self._unproved:

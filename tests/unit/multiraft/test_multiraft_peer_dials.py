@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+import structlog.testing
 
 from georelay.ids import BrokerId
 from mesh.listening.addresses_core import Addresses, Source
+from mesh.listening.mesh_secret import MeshSecret
 from region.multiraft import peer_outgoing
 from region.multiraft.peer_outgoing import Dial, OutgoingConnection
 from region.multiraft.peers import Lane, PeerTransport
@@ -41,10 +43,17 @@ def stream() -> asyncio.Transport:
     return cast("asyncio.Transport", Stream())
 
 
-def connection() -> tuple[OutgoingConnection, Heard]:
+def connection(secret: MeshSecret | None = None) -> tuple[OutgoingConnection, Heard]:
     heard, nowhere = Heard(), ("127.0.0.1", 9)
     owner = PeerTransport(
-        me=ME, mesh_id="test", disk=bytes(16), listen=nowhere, peers={}, receiver=heard, rng=random.Random(1)
+        me=ME,
+        mesh_id="test",
+        disk=bytes(16),
+        listen=nowhere,
+        peers={},
+        receiver=heard,
+        rng=random.Random(1),
+        secret=secret,
     )
     return OutgoingConnection(owner, PEER, Lane.CONTROL, Addresses[Address](nowhere, Source.CONFIGURATION)), heard
 
@@ -109,3 +118,19 @@ async def test_each_handshake_that_had_no_answer_gives_the_next_one_twice_the_ti
     assert [took > 0.8 * least for took, least in zip(waited_ms, (5, 10, 20), strict=True)] == [True] * 3
     assert lane._patience.ms == 5  # who has answered is expected to be as fast as at first
     await lane.stop()
+
+
+async def test_who_does_not_prove_the_secret_in_time_is_not_called_a_stranger_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine without an idle moment answers late: the operator shall not look for a wrong secret first."""
+    monkeypatch.setattr(peer_outgoing, "ANSWER_MS", 5)
+    lane, _ = connection(MeshSecret(key=b"the secret of this mesh"))
+    with structlog.testing.capture_logs() as logs:
+        lane.new_dial().connection_made(made := stream())
+        async with asyncio.timeout(5):
+            while not cast("Stream", made).aborted:
+                await asyncio.sleep(0)
+    (told,) = logs
+    assert told["event"] == "peer.not_proved"
+    assert told["reason"].startswith("no proof of the mesh secret within 5 ms: it is cut off, too busy, or has another")

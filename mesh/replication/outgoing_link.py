@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -49,6 +50,7 @@ from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 
 log = structlog.get_logger()
+REASONS_TOLD_MAX: Final = 8  # until it is open: reasons that differ each time shall not fill the log
 Reaction = Callable[[Part | None], None]  # the answer, None when the link was lost
 
 
@@ -75,6 +77,7 @@ class OutgoingLink:
         self.addresses = Addresses(target.address, source)
         self.region: RegionNumber = region_of(target.broker_id)
         self.last_failure = ""
+        self._told: set[str] = set()  # why dials failed since it was open
         self._identity = identity
         self._clock = clock
         self._settings = settings
@@ -170,6 +173,7 @@ class OutgoingLink:
     def link_opened(self, peer: Open) -> None:
         """Tell the owner."""
         self.last_failure = ""
+        self._told.clear()
         self._counters.opened["dialled", self._counters.region(self.region)] += 1
         log.info("link.opened", broker=peer.broker_id, region=peer.region)
         self._opened(self)
@@ -186,8 +190,11 @@ class OutgoingLink:
         else:
             self._counters.dial_failures[region] += 1
             self.addresses.failed(self.addresses.current)
-        if was_open or self.last_failure != reason:
-            log.warning("link.lost" if was_open else "link.dial_failed", broker=self.broker_id, reason=reason)
+        if was_open:
+            log.warning("link.lost", broker=self.broker_id, reason=reason)
+        elif reason not in self._told and len(self._told) < REASONS_TOLD_MAX:
+            self._told.add(reason)  # one that is down fails at each of its addresses in turn, each second
+            log.warning("link.dial_failed", broker=self.broker_id, reason=reason)
         # A broker of version 1 refuses version 2; when it comes back after an open link it may be a newer one.
         was_too_new = self._endpoint is not None and self._endpoint.refused_code == VERSION_REFUSED
         self._offer = PROTOCOL_VERSION_MIN if was_too_new else PROTOCOL_VERSION

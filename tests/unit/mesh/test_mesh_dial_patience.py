@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+import structlog.testing
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
@@ -12,7 +13,7 @@ from mesh.listening.addresses_core import Source
 from mesh.listening.dial_patience_core import DIAL_MS_MAX, DialPatience
 from mesh.replication import frames as f
 from mesh.replication.link import Link, LinkReceiver
-from mesh.replication.outgoing_link import OutgoingLink
+from mesh.replication.outgoing_link import REASONS_TOLD_MAX, OutgoingLink
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 
 MS: Final = 1_000_000
@@ -69,10 +70,10 @@ class Machine(Clock):
         self._carrier = Carrier()
         return self._carrier
 
-    def refuse(self) -> None:
+    def refuse(self, reason: str = "refused") -> None:
         """Nobody listens there."""
         assert self._carrier is not None
-        self._carrier.close("refused")
+        self._carrier.close(reason)
 
     def pass_ms(self, ms: int) -> None:
         """Let time pass, tick by tick."""
@@ -145,3 +146,25 @@ async def test_a_dial_that_is_refused_makes_nobody_more_patient() -> None:
     dialled = len(machine.dialled_ms)
     machine.pass_ms(SETTINGS.dead_after_ms + 2 * SETTINGS.redial_ms)
     assert len(machine.dialled_ms) == dialled + 1
+
+
+async def test_why_a_broker_cannot_be_dialled_is_told_once_each_time_that_it_is_gone() -> None:
+    machine = Machine()
+    machine.link.want()
+
+    def told_of(reasons: list[str]) -> list[str]:
+        with structlog.testing.capture_logs() as logs:
+            for reason in reasons:
+                machine.refuse(reason)
+                machine.pass_ms(SETTINGS.redial_ms)
+        return [log["reason"] for log in logs if log["event"] == "link.dial_failed"]
+
+    assert told_of(["here", "there", "here", "there"]) == ["here", "there"]
+    machine.answer_ms = 0
+    machine.pass_ms(SETTINGS.redial_ms)
+    assert machine.link.is_open
+    machine.answer_ms = None
+    machine.refuse("went away")
+    machine.pass_ms(SETTINGS.redial_ms)
+    assert told_of(["here", "here"]) == ["here"]
+    assert len(told_of([f"port {number}" for number in range(100)])) == REASONS_TOLD_MAX - 1

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -52,10 +53,15 @@ class ClientProcess:
             self._process.stdin.flush()
 
     def said(self) -> str:
-        """Return the line that it prints next. Raises RuntimeError: it has ended."""
+        """Return the line that it prints next. Raises RuntimeError: it has ended, or said nothing for SECONDS_MAX."""
         assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline().strip()):
-            raise RuntimeError(f"{self._what}: {self._process.communicate()[1][-2000:]}")
+        late = threading.Timer(SECONDS_MAX, self._process.kill)
+        late.start()
+        line = self._process.stdout.readline().strip()
+        late.cancel()
+        if not line:
+            why = self._process.communicate()[1][-2000:] or f"it said nothing for {SECONDS_MAX} s"
+            raise RuntimeError(f"{self._what}: {why}")
         return line
 
     def result(self, seconds: float = SECONDS_MAX) -> Any:

@@ -15,6 +15,7 @@ import uvloop
 
 from loadtest.bench import (
     calls,
+    cold,
     groups,
     idle,
     links,
@@ -67,6 +68,7 @@ ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need
     "links": (links.run, "a link between two regions over each carrier in turn, TLS, no mesh"),
     "tracing": (timers.run_tracing, "the recorder of a broker, no mesh"),
     "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
+    "cold": (cold.run, "Python that did not run for a while, no mesh"),
     "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),
 }
 

@@ -24,6 +24,8 @@ class StorageCollector(Collector):
         """Yield the metrics."""
         stats = self._flusher.stats
         yield CounterMetricFamily("georelay_log_cycles", "Cycles of the flusher (group commits)", stats.cycles)
+        on_loop = "Those that the event loop did itself, as the disk was quick"
+        yield CounterMetricFamily("georelay_log_cycles_on_loop", on_loop, stats.cycles_on_loop)
         yield CounterMetricFamily("georelay_log_syncs", "fdatasync calls", stats.syncs)
         yield CounterMetricFamily("georelay_log_writes", "Group writes made durable", stats.writes)
         yield CounterMetricFamily("georelay_log_written_bytes", "Bytes appended to logs", stats.written_bytes)

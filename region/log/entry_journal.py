@@ -90,7 +90,7 @@ class FoundRow(NamedTuple):
 
 
 class EntryJournal:
-    """The journal of one data directory whose former content was replayed. Used by one thread, the flusher.
+    """The journal of one data directory whose former content was replayed. Used by one flush cycle at a time.
 
     Nothing is created before the first write.
 
@@ -135,9 +135,9 @@ class EntryJournal:
         """Return the log of a group of which rows would be replayed; None when there are none."""
         return self._logs[self._half].get(group) or self._logs[1 - self._half].get(group)
 
-    def has_room(self, rows: Sequence[JournalRow]) -> bool:
-        """Return whether these rows may be written now; else their segments are to be synced."""
-        size = HEADER_BYTES + sum(_ROW.size + row.size_bytes for row in rows) + _ALIGNMENT
+    def has_room(self, rows: int, size_bytes: int) -> bool:
+        """Return whether so many rows with so many bytes may be written now; else their segments are to be synced."""
+        size = HEADER_BYTES + rows * _ROW.size + size_bytes + _ALIGNMENT
         return self._position + size <= self._size_bytes or not self._lags
 
     def write(self, rows: Sequence[tuple[GroupId, GroupLog, JournalRow]]) -> int:

@@ -1,4 +1,4 @@
-"""One thread per data directory that makes writes durable, many groups at a time.
+"""Makes writes of a data directory durable, many groups at a time: in a thread, or quick ones on the event loop.
 
 Rule 1: a token is posted only after every byte of its write was synced.
 Rule 2: terms and votes are durable before the entries of the same cycle are written, so no log on disk is ever ahead
@@ -12,6 +12,9 @@ Rule 6: small writes are synced in the entry journal, all of a cycle at once, wh
 changes more than the end of a segment, where they belong. Whatever is no append settles its group in the journal first.
 Rule 7: a log whose own bytes turn out to be damaged while it is cut is left as it is, alone: `on_log_damaged` is told
 before the tokens of that cycle are posted; what is posted for this log from then on says nothing about the disk.
+Rule 8: one cycle at a time. The loop does one only when everything that it left to the thread has come back, and only
+of what is small, changes nothing but ends of logs and fits into the entry journal: one sync of a quick disk
+(flush_place_core).
 
 There is no linger timer: while one cycle syncs, the writes that arrive form the next one. What need not be durable for
 a token (room for later writes, removing large files) is left to a helper thread.
@@ -35,6 +38,7 @@ from region.log.disk_space import DiskSpace
 from region.log.entry import Entry
 from region.log.entry_journal import EntryJournal, JournalRow
 from region.log.errors import LogCorrupt
+from region.log.flush_place_core import FlushPlace
 from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardStateJournal, HardStateLike
@@ -82,6 +86,12 @@ class GroupWrite:
     forget: bool = False
 
     @property
+    def only_appends(self) -> bool:
+        """Return whether it changes nothing but the end of a log."""
+        changes_more = self.truncate_from is not None or self.install is not None or self.hard_state is not None
+        return self.log is not None and not changes_more and not self.forget and not self.rearranges
+
+    @property
     def rearranges(self) -> bool:
         """Return whether it does more than append and truncate."""
         return bool(
@@ -100,15 +110,19 @@ class _Dirty:
 
 @dataclass(slots=True, kw_only=True)
 class FlusherStats:
-    """Counters since the start, for metrics. Written by the flusher alone; durations are of the last cycle."""
+    """Counters since the start, for metrics. Written by the cycle that runs; durations are of the last cycle."""
 
     cycles: int = 0
+    cycles_on_loop: int = 0  # of these
     writes: int = 0
     syncs: int = 0
     written_bytes: int = 0
     last_sync_us: int = 0
     sync_us_total: int = 0
     sync_us_max: int = 0
+
+
+_LOOK_AT_MARKS: Final = GroupWrite(group_id=GroupId(0), log=None, token=None)  # not a write: there are marks to sync
 
 
 class Flusher:
@@ -156,6 +170,7 @@ class Flusher:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._place = FlushPlace()
         self.stats = FlusherStats()
 
     @property
@@ -181,6 +196,34 @@ class Flusher:
         """Queue a write; any thread, never blocks. What a group may have in flight is bounded by Raft's limits."""
         assert not self._stopped, "submit after stop"
         self._queue.put(write)
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether the disk takes so little time that the event loop may wait for it."""
+        return self._place.is_on_loop and self._entries is not None and self._entries.is_wanted()
+
+    def fits_on_loop(self, writes: Sequence[GroupWrite]) -> bool:
+        """Return whether a cycle with these writes waits for one small sync of a quick disk, and for nothing else."""
+        if self._entries is None or not self.is_quick:
+            return False
+        size_bytes = 0
+        for write in writes:
+            if not write.only_appends:
+                return False
+            size_bytes += sum([len(entry.frame) for entry in write.entries])
+        return size_bytes <= self._entries.row_bytes_max and self._entries.has_room(len(writes), size_bytes)
+
+    def flush_on_loop(self, writes: Sequence[GroupWrite]) -> list[object]:
+        """Do a cycle here and now; return its tokens in order, none when storage has failed (`on_failure` is told).
+
+        Nothing of what was submitted may be on its way (rule 8).
+        """
+        noted_ns = self._marks_noted_ns
+        tokens = self._cycle(writes)
+        self.stats.cycles_on_loop += 1
+        if self._marks_noted_ns not in (None, noted_ns):
+            self._queue.put(_LOOK_AT_MARKS)
+        return tokens
 
     def stop(self) -> None:
         """Finish what was submitted, post its tokens, end the thread; logs and journals stay open.
@@ -264,6 +307,7 @@ class Flusher:
         stats.last_sync_us = (ended - before_sync) // 1000
         stats.sync_us_total += stats.last_sync_us
         stats.sync_us_max = max(stats.sync_us_max, stats.last_sync_us)
+        self._place.took(stats.last_sync_us)
         self._leave_chores(dirty)
         return [write.token for write in writes]
 
@@ -274,17 +318,20 @@ class Flusher:
             if not writes or self._failure is not None:
                 self._sync_marks_if_due()
                 continue
-            try:
-                tokens = self.run_cycle(writes)
-            except Exception as error:  # noqa: BLE001 - whatever broke, the broker must be told and must end
-                failure = self._failure
-                assert failure is not None
-                self._tell(failure, error)
-                continue
-            if self.failed:  # the marks, meanwhile: no token is posted after `on_failure`
-                continue
-            self._post(tokens)
+            if tokens := self._cycle(writes):
+                self._post(tokens)
             self._sync_marks_if_due()
+
+    def _cycle(self, writes: Sequence[GroupWrite]) -> list[object]:
+        """Do a cycle; return what is to be posted: nothing after a failure, which is told."""
+        try:
+            tokens = self.run_cycle(writes)
+        except Exception as error:  # noqa: BLE001 - whatever broke, the broker must be told and must end
+            failure = self._failure
+            assert failure is not None
+            self._tell(failure, error)
+            return []
+        return [] if self.failed else tokens  # the marks, meanwhile: no token is posted after `on_failure`
 
     def _sync_marks_if_due(self) -> None:
         due_ms = self.marks_due_ms(time.perf_counter_ns())
@@ -300,7 +347,8 @@ class Flusher:
         try:
             item = self._queue.get(timeout=None if due_ms is None else max(due_ms, 0) / 1_000)
             while item is not None:
-                writes.append(item)
+                if item is not _LOOK_AT_MARKS:
+                    writes.append(item)
                 item = self._queue.get_nowait()
         except Empty:
             return writes, True
@@ -408,7 +456,7 @@ class Flusher:
             if row is not None and fits and item.group_id not in leaving:
                 rows.append((item.group_id, item.log, row))
                 room -= row.size_bytes
-        if rows and self._entries.has_room([row for _, _, row in rows]):
+        if rows and self._entries.has_room(len(rows), sum(row.size_bytes for _, _, row in rows)):
             self.stats.written_bytes += self._entries.write(rows)
             self.stats.syncs += 1
             for _, group_log, _ in rows:

@@ -34,6 +34,11 @@ class DiskWatch:
         self.unflushed_bytes = 0
         self.overfull = False
 
+    @property
+    def outstanding(self) -> int:
+        """Return how many writes are not durable yet."""
+        return len(self._outstanding)
+
     def submitted(self, size_bytes: int, now_ns: int) -> None:
         """Note one write."""
         self._outstanding.append((now_ns, size_bytes))

@@ -5,7 +5,8 @@ callback per turn takes each dirty group's Ready, hands writes to the flusher, f
 committed entries to the state machine. Responses that promise something leave only when the flusher says
 that the write which makes them true is on disk.
 
-Rule 1: the loop never blocks on a disk: writes go to the flusher thread, cold reads to an executor.
+Rule 1: the loop waits for one small sync of a quick disk (write_queue), and for nothing else of a disk: other writes go
+to the flusher's thread, cold reads to an executor.
 Rule 2: a group that meets a broken invariant stops alone; a failed disk stops the whole broker.
 Rule 3: after a stall the sockets are drained before time is allowed to pass.
 Rule 4: a turn ends after TURN_MS; what is left is done in the next one, behind whatever arrived meanwhile.
@@ -173,6 +174,7 @@ class Host:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.transport is not None:
             await self.transport.stop()
+        self._writes.hand_over()
 
     def halt(self) -> None:
         """Stop every group at once: from here on this broker promises nothing, votes for nobody and sends no beat."""

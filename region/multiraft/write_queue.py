@@ -1,12 +1,14 @@
 """Writes of every group on their way to the disk, and what happens once they are there.
 
-Rule: the token of a write is what is to be called once it is durable; tokens come back in the order of submission.
+Rule 1: the token of a write is what is to be called once it is durable; tokens come back in the order of submission.
+Rule 2: while the disk is quick and nothing is on its way, writes wait for the frames of their turn to leave, and are
+flushed then, on the loop. Whatever does not suit that is left to the flusher's thread, with all that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,6 +30,16 @@ class FlushQueue(Protocol):
 
     def submit(self, write: GroupWrite) -> None:
         """Queue a write; its token comes back once it is durable."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether the event loop may wait for the disk."""
+
+    def fits_on_loop(self, writes: Sequence[GroupWrite]) -> bool:
+        """Return whether it may do so for these writes."""
+
+    def flush_on_loop(self, writes: Sequence[GroupWrite]) -> list[object]:
+        """Make them durable here and now; return their tokens, none when storage has failed."""
 
 
 class WriteQueue:
@@ -56,6 +68,7 @@ class WriteQueue:
         self._guard = guard
         self._tell_paused = paused
         self._paused = False
+        self._gathered: list[GroupWrite] = []  # not empty: nothing else is on its way
 
     @property
     def unflushed_bytes(self) -> int:
@@ -69,9 +82,34 @@ class WriteQueue:
 
     def submit(self, write: GroupWrite) -> None:
         """Queue a write."""
+        gathers = self._gathered or (self._flusher.is_quick and not self._watch.outstanding)
         self._watch.submitted(sum([len(entry.frame) for entry in write.entries]), self._clock.monotonic_ns())
-        self._flusher.submit(write)
+        if gathers:
+            self._gathered.append(write)
+            if len(self._gathered) == 1:
+                asyncio.get_running_loop().call_soon(self._after_frames)
+        else:
+            self._flusher.submit(write)
         self._follow_pressure()
+
+    def hand_over(self) -> None:
+        """Leave what was gathered to the flusher's thread."""
+        writes, self._gathered = self._gathered, []
+        for write in writes:
+            self._flusher.submit(write)
+
+    def _after_frames(self) -> None:
+        """Frames of the turn that submitted are written with this one: begin behind them."""
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if not self._gathered:  # handed over
+            return
+        if not self._flusher.fits_on_loop(self._gathered):
+            self.hand_over()
+            return
+        writes, self._gathered = self._gathered, []
+        self.durable(self._flusher.flush_on_loop(writes))
 
     def submit_core(self, group: Group, write: StorageWrite[Entry]) -> None:
         """Queue a write of a group's core."""

@@ -29,6 +29,11 @@ class SimFlusher(Flusher):
         """Return the writes that wait for the next cycle."""
         return len(self._sim_waiting)
 
+    @property
+    def is_quick(self) -> bool:
+        """Return no: how long a sync takes in real time is no matter of a seed's."""
+        return False
+
     def start(self) -> None:
         """There is no thread."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -233,9 +233,15 @@ class InlineFlusher:
 
     def __init__(self, flusher: Flusher, post: Callable[[list[object]], None]) -> None:
         self.flusher = flusher
-        self.held = False
+        self.held = self.is_quick = False
         self._post = post
         self._queue: list[GroupWrite] = []
+
+    def fits_on_loop(self, writes: Sequence[GroupWrite]) -> bool:
+        return self.flusher.fits_on_loop(writes)
+
+    def flush_on_loop(self, writes: Sequence[GroupWrite]) -> list[object]:
+        return self.flusher.flush_on_loop(writes)
 
     def submit(self, write: GroupWrite) -> None:
         self._queue.append(write)

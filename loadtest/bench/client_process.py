@@ -57,8 +57,10 @@ class ClientProcess:
         assert self._process.stdout is not None
         late = threading.Timer(SECONDS_MAX, self._process.kill)
         late.start()
-        line = self._process.stdout.readline().strip()
-        late.cancel()
+        try:
+            line = self._process.stdout.readline().strip()
+        finally:
+            late.cancel()  # else whoever interrupts this waits for it
         if not line:
             why = self._process.communicate()[1][-2000:] or f"it said nothing for {SECONDS_MAX} s"
             raise RuntimeError(f"{self._what}: {why}")

@@ -1,6 +1,7 @@
 """`python -m loadtest.bench`: all benchmarks of one region and its mirror, on this machine.
 
-Every part ends with how often and how long the event loops of the brokers were held: no callback may take 5 ms.
+Every part ends with how often and how long the event loops of the brokers were held: no callback may take 5 ms,
+but for a sync of a disk that was quick until then (docs/adr/0053-quick-disks-on-the-loop.md).
 """
 
 from __future__ import annotations

@@ -99,6 +99,11 @@ class GoodFile(PlacedFile):
         """Return what its row numbers are unique in."""
         return self.place.kind, self.place.name.broker, self.place.name.boot_id
 
+    @property
+    def reaches_next_hour(self) -> bool:
+        """Return whether its last row is of the hour behind that of its folder, which is where it was begun."""
+        return self.time_max_s is not None and self.hour_s + HOUR_S <= self.time_max_s < self.hour_s + 2 * HOUR_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadFile(PlacedFile):
@@ -133,9 +138,10 @@ class HourInputs:
         dropped_rows: rows that the writers say they gave up since their file before.
         gone_rows: the larger of the two, file by file: dropped rows are numbered, too.
         writers: as `us/1001`, of good files.
-        silent_writers: wrote nothing of this kind in this hour, though they may have been there. Clock rows come every
-            second: whoever wrote them is silent until it is seen again, SILENT_HOURS_MAX at most. Of other kinds
-            nothing may be all there was: only the hours right before and after one with rows count.
+        silent_writers: wrote nothing of this kind in this hour, though they may have been there. A file that was begun
+            before the hour and ends in it is something. Clock rows come every second: whoever wrote them is silent
+            until it is seen again, SILENT_HOURS_MAX at most. Of other kinds nothing may be all there was: only the
+            hours right before and after one with rows count.
         left_out_rows: rows read that no figure has: about a time too far from the file's.
         too_late_rows: rows that no figure has, of files that came when the hour could not be made again.
         missing_ranges: which row numbers `missing_rows` counts. No column of the table.
@@ -293,7 +299,7 @@ def hour_inputs(
         known_rows: row numbers [first, last] of a run that are not missing, though in none of the files.
     """
     found: dict[_Cell, HourInputs] = {}
-    writers: dict[_Cell, set[str]] = {}  # who wrote, bad files included
+    writers: dict[_Cell, set[str]] = {}  # who wrote, bad files and those that end in the next hour included
     missing: dict[_Cell, dict[Run, list[Sequence[int]]]] = {}
     for loss in _losses(files.good, known_rows or {}):
         file = loss.file
@@ -313,6 +319,8 @@ def hour_inputs(
             writers=_with(before.writers, file.place.writer),
         )
         writers.setdefault(cell, set()).add(file.place.writer)
+        if file.reaches_next_hour:
+            writers.setdefault((cell[0] + HOUR_S, *cell[1:]), set()).add(file.place.writer)
         if loss.missing:
             missing.setdefault(cell, {}).setdefault(file.run, []).extend(loss.missing)
     for cell, ranges in missing.items():

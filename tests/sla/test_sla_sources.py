@@ -377,6 +377,15 @@ def test_a_broker_without_clock_rows_is_silent_in_every_hour_until_it_is_seen_ag
     assert silent_hours(*all_day, *outcome) == {"eu/2002": [1, 8, 10]}  # nobody asked for anything, or it was silent
 
 
+def test_a_broker_that_stops_right_after_the_hour_is_not_silent_in_it_when_its_last_file_was_begun_before() -> None:
+    (last,) = clock([0])
+    ledger = [good(hour, hour * 10, hour * 10 + 9) for hour in (0, 1)]
+    assert silent_hours(*ledger, replace(last, time_max_s=T0 + HOUR_S - 1)) == {"eu/2001": [1]}
+    assert silent_hours(*ledger, replace(last, time_max_s=T0 + HOUR_S)) == {}
+    assert silent_hours(*ledger, replace(last, time_max_s=T0 + 2 * HOUR_S)) == {"eu/2001": [1]}  # its clock was wrong
+    assert silent_hours(*ledger, good(2, 20, 29), replace(last, time_max_s=T0 + HOUR_S)) == {"eu/2001": [2]}
+
+
 def test_a_silence_that_began_before_the_files_goes_on_and_one_of_a_week_is_a_broker_that_was_removed() -> None:
     long = clock(range(200))
     assert silent_hours(*long, seen={"eu/2002": T0 - 3 * HOUR_S, "eu/2001": T0}) == {"eu/2002": list(range(166))}

@@ -64,18 +64,29 @@ class ControlRules:
 
 
 def _majority_is_lost(lives: Mapping[BrokerId, Any]) -> bool:
-    """Return whether so many disks with votes were replaced that nobody can be elected any more."""
-    rows = [life.core.control.row() for life in lives.values()]
-    row = max((row for row in rows if row is not None), key=lambda row: (row.generation, row.index), default=None)
+    """Return whether so many disks with votes were replaced that nobody can be elected any more.
+
+    Whose votes count follows from what control told last and, where it had no time to tell of a change, from the logs
+    of the replicas that are left.
+    """
+    controls = [life.core.control for life in lives.values()]
+    row = max(
+        (row for control in controls if (row := control.row()) is not None),
+        key=lambda row: (row.generation, row.index),
+        default=None,
+    )
     if row is None:
         return False
-    lost = [
-        member
+    lost = {
+        member.replica
         for member in row.members
-        if member.replica in row.voters
-        and (member.broker not in lives or lives[member.broker].core.control.disk != member.disk)
-    ]
-    return 2 * len(lost) >= len(row.voters)
+        if member.broker not in lives or lives[member.broker].core.control.disk != member.disk
+    }
+    votes = [row.voters]
+    for replica in (control.replica for control in controls):
+        if replica is not None and replica.name.generation == row.generation:
+            votes += [group.membership.voters for group in replica.host.groups.values()]
+    return any(2 * len(lost.intersection(voters)) >= len(voters) for voters in votes)
 
 
 def _recover(lives: Mapping[BrokerId, Any], *, choice: int) -> None:

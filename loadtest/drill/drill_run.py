@@ -140,13 +140,9 @@ async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began:
         shot = plan.shot(number, how, victim_of(number, stage.regions, leader), stage.regions, began)
         campaign, text = _campaign(plan, shot)
         (folder / f"{campaign.name}.toml").write_text(text, encoding="utf-8")
-        try:
-            await play(campaign, RunOptions(campaign_text=text, out=base), stage, lambda _: None)
-            home_after = await homes.home_of(stage, shot.topic)
-            audit = await _audited(stage, shot.topic)
-        finally:
-            if plan.runs_already:  # somebody else's mesh is left as it was
-                await stage.cli("topics", "delete", shot.topic)
+        await play(campaign, RunOptions(campaign_text=text, out=base), stage, lambda _: None)
+        home_after = await homes.home_of(stage, shot.topic)
+        audit = await _audited(stage, shot.topic)
     return _result(shot, folder, leader, home_after, audit)
 
 

@@ -1,6 +1,6 @@
 """History files, version 1: JSON lines, written while the workload runs, complete up to the moment of a kill.
 
-    {"format": "georelay-history", "version": 1}
+    {"format": "georelay-history", "version": 1, "wall_ahead_ns": 1790000000000000000}
     {"e": "invoke", "p": "producer-1", "n": 0, "t": 1200, "op": "produce", "key": "orders/0", "value": "a:0"}
     {"e": "ok", "p": "producer-1", "n": 0, "t": 1900, "offset": 0}
     {"e": "invoke", "p": "reader", "n": 0, "t": 2000, "op": "fetch", "key": "orders/0", "site": "us", "position": 0}
@@ -9,10 +9,15 @@
 p: process, n: number of the operation in that process, from 0 without a gap, t: monotonic nanoseconds. op is produce
 (value), fetch (position, final), end (linear) or start; site and note may be with any. An operation ends with one of
 ok (offset, or records), fail and unknown; without an end it is unknown. The offset of a produce may be null or left
-out: stored, and the client was not told where.
+out: stored, and the client was not told where. wall_ahead_ns: by how much the writer's wall clock was ahead of its
+monotonic clock when the file was made; it may be left out.
 
 Rule 1: a line is one write, so a killed writer leaves at most its last line torn; the reader leaves that line out.
 Rule 2: the processes of one workload may write one file each; the files are read together.
+Rule 3: every host has a monotonic clock of its own. Files whose wall_ahead_ns is not the same within HOST_NS are of two
+        hosts, or of two boots of one: all times are then told by the clock of the first file that has wall_ahead_ns.
+        For that the wall clocks of the hosts must be synchronised, and what the checker says across hosts is as exact
+        as they are. Times of a file without wall_ahead_ns stay as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +34,7 @@ from loadtest.history.operation import HistoryError, Kind, Operation, Outcome, P
 
 FORMAT: Final = "georelay-history"
 VERSION: Final = 1
+HOST_NS: Final = 1_000_000_000  # one host's clocks drift by less in a run; two hosts seldom boot so close together
 _ENDS: Final = {outcome.value: outcome for outcome in Outcome}
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _OPTIONAL: Final[dict[str, type]] = {
@@ -48,7 +55,7 @@ class HistoryWriter:
         self.process = process
         self._next = 0
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._write({"format": FORMAT, "version": VERSION})
+        self._write({"format": FORMAT, "version": VERSION, "wall_ahead_ns": time.time_ns() - time.monotonic_ns()})
 
     def invoke(
         self,
@@ -109,18 +116,45 @@ class HistoryWriter:
 
 
 def read_history(paths: Sequence[Path]) -> list[Operation]:
-    """Return the operations of all files, by time of invocation.
+    """Return the operations of all files, by time of invocation, on one clock (rule 3).
 
     Raises:
         HistoryError: names file, line and what is wrong.
         OSError: a file cannot be read.
     """
-    operations = [operation for path in paths for operation in _FileReader(path).read()]
+    operations: list[Operation] = []
+    hosts: list[int] = []  # wall_ahead_ns of the first file of each host: files of one host are shifted alike
+    for path in paths:
+        file = _FileReader(path)
+        found = file.read()
+        ahead_ns = file.wall_ahead_ns
+        if ahead_ns is not None:
+            host_ns = next((each for each in hosts if abs(ahead_ns - each) <= HOST_NS), None)
+            if host_ns is None:
+                host_ns = ahead_ns
+                hosts.append(ahead_ns)
+            found = _shifted(found, host_ns - hosts[0])
+        operations += found
     return sorted(operations, key=lambda operation: operation.invoked_ns)
+
+
+def _shifted(operations: list[Operation], by_ns: int) -> list[Operation]:
+    """Return operations so much later."""
+    if not by_ns:
+        return operations
+    return [
+        replace(
+            each,
+            invoked_ns=each.invoked_ns + by_ns,
+            completed_ns=None if each.completed_ns is None else each.completed_ns + by_ns,
+        )
+        for each in operations
+    ]
 
 
 class _FileReader:
     def __init__(self, path: Path) -> None:
+        self.wall_ahead_ns: int | None = None
         self._path = path
         self._line = 0
         self._open: dict[tuple[str, int], dict[str, Any]] = {}
@@ -150,6 +184,8 @@ class _FileReader:
             raise self._error(f'not a history: "format" is {head.get("format")!r}, not {FORMAT!r}')
         if head.get("version") != VERSION:
             raise self._error(f"version {head.get('version')!r}; this reader knows {VERSION}")
+        if "wall_ahead_ns" in head:
+            self.wall_ahead_ns = self._field(head, "wall_ahead_ns", int)
 
     def _take(self, event: dict[str, Any]) -> None:
         name = self._field(event, "e", str)

@@ -37,13 +37,17 @@ class Target:
 class Topology:
     """The mesh. up: started here; wan: here, in a test bed with the round trips `pairs`; endpoints: one that runs.
 
+    inventory: one that runs where Ansible deployed it.
+
     Args:
         tls: everywhere, in a mesh that is started here; a test bed always has it.
         clocks: by how many milliseconds the clocks of a region are wrong.
         congestion_control: of TCP between the regions of a test bed; "": the kernel's.
         commit: brokers begin with the code of that one, and without a mesh secret; "": with this code.
+        inventory: what `ansible-inventory -i` takes.
         data, bed: of a mesh that runs: the --data and --wan-name of its `georelay up`, so that it can be broken.
-        break_command, mend_command: kill {broker} of {region} for good, and start it again, where it is elsewhere.
+        break_command, mend_command: kill {broker} of {region} for good, and start it again, where it is elsewhere;
+            "" with an inventory: by Ansible.
     """
 
     kind: str = "up"
@@ -52,6 +56,7 @@ class Topology:
     tls: bool = False
     pairs: str = ""
     endpoints: str = ""
+    inventory: str = ""
     clocks: Mapping[str, float] = field(default_factory=dict)
     congestion_control: str = ""
     commit: str = ""

@@ -54,14 +54,20 @@ AMOUNTS: Final = {
 }
 CLIENT_FAULTS: Final = ("kill-client", "client-joins", "client-leaves")
 UPGRADE: Final = "upgrade"
-OF_A_RUNNING_MESH: Final = ("data", "bed", "break_command", "mend_command")
+RUNNING: Final = ("endpoints", "inventory")  # kinds of meshes that nobody starts
+OF_A_RUNNING_MESH: Final = {  # which kinds
+    **dict.fromkeys(("data", "bed"), ("endpoints",)),
+    **dict.fromkeys(("break_command", "mend_command"), RUNNING),
+    "inventory": ("inventory",),
+}
+IS_STARTED: Final = "needs a mesh that is started for it: topology.kind up or wan"
 COOPERATIVE: Final = "cooperative-sticky"
 IN_A_BED: Final = ("link-slow", "link-one-way", "link-loss", "link-cap")
 PEERS: Final = ("peer-cut", "peer-blackhole", "peer-mute", "peer-deaf", "peer-flap")
 BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step", "power-cut", "disk-lies", *PEERS)  # by files it reads
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
-_REGION: Final = re.compile(SCHEMA["$defs"]["name"]["pattern"])
+_REGION: Final = re.compile(r"[a-z][a-z0-9]{0,15}")  # of a mesh that is started: links are named with hyphens
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 TIMES: Final = {"settle", "stay", "away", "at", "for"}  # keys that are durations
 TABLES: Final[dict[str, Any]] = {"target": Target, "topology": Topology, "checks": Checks, "generator": Generator}
@@ -234,7 +240,7 @@ _TYPES: Final = {
 }
 _PATTERNS: Final = {
     SCHEMA["$defs"]["duration"]["pattern"]: "a time such as 30s, 5m or 24h",
-    SCHEMA["$defs"]["name"]["pattern"]: "a region's name: a small letter, then small letters and digits",
+    SCHEMA["$defs"]["name"]["pattern"]: "a region's name: a small letter, then small letters, digits and -",
     SCHEMA["$defs"]["topic"]["pattern"]: "a topic's name: letters, digits, _ and -",
     SCHEMA["properties"]["topology"]["properties"]["commit"]["pattern"]: "a commit, as git calls it",
     SCHEMA["properties"]["users"]["items"]["properties"]["keys"]["pattern"]: "uniform, zipf:1.1 or hot:0.9",
@@ -289,20 +295,25 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
         yield ("topology", "commit"), "needs topology.kind = up, without tls and without programs"
     if topology.get("kind") == "endpoints" and "endpoints" not in topology:
         yield ("topology",), "endpoints is missing: the file that `georelay up --endpoints FILE` has written"
-    for key in OF_A_RUNNING_MESH:
-        if key in topology and topology["kind"] != "endpoints":
-            yield ("topology", key), "is of a mesh that runs: topology.kind = endpoints"
+    if topology.get("kind") == "inventory" and "inventory" not in topology:
+        yield ("topology",), "inventory is missing: what `ansible-inventory -i` takes"
+    for key, kinds in OF_A_RUNNING_MESH.items():
+        if key in topology and topology["kind"] not in kinds:
+            yield ("topology", key), f"is of a mesh that runs: topology.kind = {' or '.join(kinds)}"
     if ("break_command" in topology) != ("mend_command" in topology):
         yield ("topology",), "break_command and mend_command go together: what is killed is started again"
     topics = [topic["name"] for topic in document["topics"]]
     for row, name in enumerate(topics):
         if name in topics[:row]:
             yield ("topics", row, "name"), f"{name!r} is there twice"
+    for region in regions if topology.get("kind", "up") not in RUNNING else ():
+        if "-" in region:
+            yield ("topology", "regions"), f"{region!r} has a hyphen: only a mesh that runs may have it"
     for region in topology.get("clocks", ()):
         if region not in regions:
             yield ("topology", "clocks"), f"{region!r} is not one of the regions {', '.join(regions)}"
-        elif topology["kind"] == "endpoints":
-            yield ("topology", "clocks"), "needs a mesh that is started for it: topology.kind up or wan"
+        elif topology["kind"] in RUNNING:
+            yield ("topology", "clocks"), IS_STARTED
     for row, topic in enumerate(document["topics"]):
         if "home" in topic and topic.get("homes") == "every":
             yield ("topics", row, "home"), "every region is a home of this topic: leave home away, or homes"
@@ -319,22 +330,30 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             for region in entry.get("regions", ()):
                 if region not in regions:
                     yield (part, row, "regions"), f"{region!r} is not one of the regions {', '.join(regions)}"
-    if document.get("checks", {}).get("replicas"):
-        if topology.get("kind") == "endpoints":
-            yield ("checks", "replicas"), "needs a mesh that is started for it: topology.kind up or wan"
-        elif of_every := [topic["name"] for topic in document["topics"] if topic.get("homes") == "every"]:
-            yield ("checks", "replicas"), f"cannot compare {of_every[0]!r}, of homes = every"
-    if document.get("checks", {}).get("ends"):
-        if topology.get("kind", "up") != "up" or topology.get("tls"):
-            yield ("checks", "ends"), "needs topology.kind = up, without tls"
-        elif homeless := [topic["name"] for topic in document["topics"] if "home" not in topic]:
-            yield ("checks", "ends"), f"needs to know the home of {homeless[0]!r}: say it there"
+    yield from _wrong_checks(document, topology)
     yield from _wrong_kinds(document)
     yield from _wrong_programs(document)
     for row, stage in enumerate(document["stages"]):
         if stage["rate"] and not stage["users"]:
             yield ("stages", row, "users"), "0 users cannot offer anything: give users, or rate = 0"
     yield from _wrong_strikes(document, topology, regions, topics)
+
+
+def _wrong_checks(document: Mapping[str, Any], topology: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield what cannot be checked in this topology."""
+    checks = document.get("checks", {})
+    if checks.get("report") and topology.get("kind") in RUNNING:
+        yield ("checks", "report"), f"{IS_STARTED}; run `georelay report` on the brokers' traces instead"
+    if checks.get("replicas"):
+        if topology.get("kind") in RUNNING:
+            yield ("checks", "replicas"), IS_STARTED
+        elif of_every := [topic["name"] for topic in document["topics"] if topic.get("homes") == "every"]:
+            yield ("checks", "replicas"), f"cannot compare {of_every[0]!r}, of homes = every"
+    if checks.get("ends"):
+        if topology.get("kind", "up") != "up" or topology.get("tls"):
+            yield ("checks", "ends"), "needs topology.kind = up, without tls"
+        elif homeless := [topic["name"] for topic in document["topics"] if "home" not in topic]:
+            yield ("checks", "ends"), f"needs to know the home of {homeless[0]!r}: say it there"
 
 
 def _wrong_strikes(
@@ -382,8 +401,8 @@ def _wrong_places(
         if name not in allowed:
             yield ("topics", row, "brokers"), f"{name!r} is not one of {', '.join(allowed)}"
     for key in ("brokers", "filled_mb"):
-        if key in topic and topology.get("kind") == "endpoints":
-            yield ("topics", row, key), "needs a mesh that is started for it: topology.kind up or wan"
+        if key in topic and topology.get("kind") in RUNNING:
+            yield ("topics", row, key), IS_STARTED
 
 
 def _brokers_of(topology: Mapping[str, Any], regions: Sequence[str]) -> list[str]:
@@ -434,8 +453,9 @@ def _wrong_faults(
     """Yield what a fault cannot be in this topology."""
     kind, do, what = topology.get("kind", "up"), fault["do"], fault["what"]
     is_wan = kind == "wan" or "bed" in topology
-    if kind == "endpoints" and not _can_break(topology, do):
-        yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
+    is_by_ansible = kind == "inventory" and "break_command" not in topology  # whose command is of brokers
+    if kind in RUNNING and not _can_break(topology, do):
+        yield ("faults", row, "do"), f"{do!r} {IS_STARTED}"
         return
     if (do == UPGRADE) != ("commit" in topology):
         yield ("faults", row, "do"), f"{do!r}: {UPGRADE} is the fault of a mesh with topology.commit, and of no other"
@@ -483,7 +503,7 @@ def _wrong_faults(
             *names,
             *(f"leader of {topic}" for topic in topics),
             *(f"any of {region}" for region in regions),
-            *(["gateway"] if do in ("kill", "stop") else []),
+            *(["gateway"] if do in ("kill", "stop") and not is_by_ansible else []),
         ]
         is_known = what in allowed
     if not is_known:
@@ -494,7 +514,8 @@ def _can_break(topology: Mapping[str, Any], do: str) -> bool:
     """Return whether a fault can be done to a mesh that runs, by what the campaign knows of it."""
     if do.startswith("link-"):
         return "bed" in topology
-    return do in ("kill", "region-loss") and ("data" in topology or "break_command" in topology)
+    knows_how = {"data", "break_command", "inventory"} & topology.keys()
+    return do in ("kill", "region-loss") and bool(knows_how)
 
 
 def _made(name: str, document: Mapping[str, Any]) -> Campaign:

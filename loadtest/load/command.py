@@ -15,6 +15,7 @@ import typer
 from georelay.cli.failure import CommandFailed
 
 EXIT_CANNOT_RUN: Final = 3
+WORKERS_MAX: Final = 64
 EXTRA: Final = ("locust", "jsonschema", "confluent_kafka", "jinja2", "matplotlib")
 
 
@@ -25,13 +26,17 @@ def register(app: typer.Typer) -> None:
     load.command("list")(list_shipped)
     load.command("validate")(validate)
     load.command("report")(report)
+    load.command("schema")(schema)
     app.add_typer(load, name="load")
 
 
 def run(
     campaign: Annotated[str, typer.Argument(help="Name of a shipped campaign, or a .toml file.")] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder below which the results go.")] = Path("out/load"),
-    workers: Annotated[bool, typer.Option("--workers", help="A worker of Locust for each region.")] = False,
+    workers: Annotated[
+        int,
+        typer.Option(min=0, max=WORKERS_MAX, metavar="N", help="So many workers of Locust for each region; 0: alone."),
+    ] = 0,
     seconds: Annotated[
         float | None,
         typer.Option(min=1, metavar="N", help="Load for so long; stages and moments of faults in proportion."),
@@ -57,7 +62,7 @@ def run(
         if commit:
             text = begun_with(text, commit)
         chosen = parse(text, name=chosen.name, place=file.name)
-        options = RunOptions(campaign_text=text, out=out, web=web, has_workers=workers)
+        options = RunOptions(campaign_text=text, out=out, web=web, workers_per_region=workers)
         code = asyncio.run(run_campaign(chosen, options, typer.echo))
     except (CampaignError, CampaignFailed) as error:
         raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
@@ -102,6 +107,11 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run's result
     except CampaignError as error:
         raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)
+
+
+def schema() -> None:
+    """Print the JSON schema of campaigns: every key, its values and bounds. Editors with TOML support read it."""
+    typer.echo(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"), nl=False)
 
 
 def need_extra(command: str) -> None:

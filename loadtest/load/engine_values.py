@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ EPOCH: Final = "epoch "  # begins the note of an acknowledgement whose client wa
 PADDING: Final = b"."
 SUM_CHARS: Final = 8
 SHOWN_BYTES_MAX: Final = 64
+PUBLISHER: Final = re.compile(r".*-(\d+)-([a-z][a-z0-9-]*)")  # as publisher_name makes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Plan:
         folder: of the results; histories go below it.
         worker: unique among the engines of a run; part of every record's name.
         settings: of librdkafka, how clients sign in; other clients sign in the same way.
+        reads: whether this worker has the readers of its regions; of several in a region one has them, so that there
+            are as many as the campaign says.
     """
 
     campaign: Campaign
@@ -43,6 +47,7 @@ class Plan:
     folder: Path
     worker: str
     settings: Mapping[str, str]
+    reads: bool = True
 
     def bootstrap(self, region: str) -> str:
         """Return the brokers of a region, as librdkafka wants them."""
@@ -87,6 +92,8 @@ class Plan:
 
     def readers(self) -> list[tuple[str, str, Readers, str]]:
         """Return (name, region, readers, group or queue or "") of every reader of this engine."""
+        if not self.reads:
+            return []
         return [
             (
                 f"{self.worker}-{LATE if readers.is_late else DELIVER}{row}.{copy}-{region}",
@@ -118,13 +125,24 @@ def read_plan(path: Path, settings: Mapping[str, str]) -> Plan:
         folder=Path(document["folder"]),
         worker=document["worker"],
         settings=settings,
+        reads=document["reads"],
     )
 
 
-def written(path: Path, *, campaign: Path, endpoints: Path, regions: Sequence[str], folder: Path, worker: str) -> Path:
+def written(
+    path: Path,
+    *,
+    campaign: Path,
+    endpoints: Path,
+    regions: Sequence[str],
+    folder: Path,
+    worker: str,
+    reads: bool = True,
+) -> Path:
     """Write a plan and return its file."""
-    rows = {"campaign": str(campaign), "endpoints": str(endpoints), "regions": list(regions)}
-    path.write_text(json.dumps(rows | {"folder": str(folder), "worker": worker}), encoding="utf-8")
+    rows: dict[str, Any] = {"campaign": str(campaign), "endpoints": str(endpoints), "regions": list(regions)}
+    rows |= {"folder": str(folder), "worker": worker, "reads": reads}
+    path.write_text(json.dumps(rows), encoding="utf-8")
     return path
 
 
@@ -163,7 +181,7 @@ def publisher_name(worker: str, row: int, region: str) -> str:
 
 def row_of(record: str) -> int:
     """Return the row of the campaign's users that sent a record, by its name in histories."""
-    return int(record.rpartition(":")[0].split("-")[-2])
+    return int(_ended(record.rpartition(":")[0])[0])
 
 
 def method_of(reader: str) -> str:
@@ -180,7 +198,13 @@ def is_complete(reader: str) -> bool:
 
 def origin_of(name: str) -> str:
     """Return the region of a publisher's name."""
-    return name.rpartition("-")[2]
+    return _ended(name)[1]
+
+
+def _ended(publisher: str) -> tuple[str, str]:
+    """Return the row and the region with which a publisher's name ends; the region may have hyphens."""
+    found = PUBLISHER.fullmatch(publisher)
+    return (found[1], found[2]) if found else ("", publisher.rpartition("-")[2])
 
 
 class WallClock:

@@ -120,23 +120,31 @@ def _slowest(found: Sequence[float | None]) -> float | None:
 def machine_lines(
     cpu: Sequence[Mapping[str, Any]], bed: Mapping[str, Any], *, records: int, from_s: float, to_s: float
 ) -> list[str]:
-    """Return what the mesh took for a record, by region or other process, and what the machine did meanwhile.
+    """Return what the mesh took for a record, by region, or each process of it where no record was acknowledged, and
+    what the machine did meanwhile.
 
     Args:
-        cpu: each second {"second", "cpu": shares of a core by process, "idle": share of the machine}.
+        cpu: each second {"second", "cpu": shares of a core by process, "memory_mib", "idle": share of the machine}.
         bed: of a test bed: "lag_us" and "realtime" of its router, "congestion_control".
         records: that were acknowledged.
         from_s, to_s: the load's time on the wall clock.
     """
     used_s: dict[str, float] = defaultdict(float)
+    shares: dict[str, list[float]] = defaultdict(list)
     for row in cpu:
         if from_s <= row["second"] <= to_s:
             for name, share in row["cpu"].items():
                 used_s[name.rpartition("-")[0] or name] += share
+                shares[name].append(share)
     lines = []
     if records and used_s:
         each = ", ".join(f"{name} {used / records * 1e6:.0f}" for name, used in sorted(used_s.items()))
         lines.append(f"CPU us per record: {each}")
+    elif shares:  # what a mesh costs that does nothing
+        each = ", ".join(f"{name} {sum(of_it) / len(of_it):.1%}" for name, of_it in sorted(shares.items()))
+        lines.append(f"CPU of a core: {each}")
+        memory = ", ".join(f"{name} {mib:.0f}" for name, mib in sorted(cpu[-1].get("memory_mib", {}).items()))
+        lines += [f"memory MiB: {memory}"] if memory else []
     if (idle := idle_share(cpu, from_s=from_s, to_s=to_s)) is not None:
         lines.append(f"idle CPU {idle:.0%}")
     if bed:

@@ -1,4 +1,4 @@
-"""Locust as child processes: one for everything, or a master and a worker in each region."""
+"""Locust as child processes: one for everything, or a master and so many workers in each region."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RunOptions:
         campaign_text: the campaign as it is run.
         out: below it the folder of the results is made.
         web: address of Locust's page, "" for none.
-        has_workers: a master, and a worker for each region; else one process of Locust for all.
+        workers_per_region: so many for each region, and a master; 0: one process of Locust for all.
     """
 
     campaign_text: str
     out: Path
     web: str = ""
-    has_workers: bool = False
+    workers_per_region: int = 0
 
 
 class LocustProcesses:
@@ -59,15 +59,8 @@ class LocustProcesses:
             words += ["--web-host", host, "--web-port", port, "--autostart", "--autoquit", "5"]
         else:
             words += ["--headless", "--only-summary"]
-        if self._options.has_workers:
-            regions, port, bed = self._campaign.topology.regions, str(free_ports(1)[0]), self._stage.bed
-            host = await asyncio.to_thread(lambda: bed.host) if bed else HOST
-            words += ["--master", "--master-bind-host", host, "--master-bind-port", port]
-            words += ["--expect-workers", str(len(regions)), "--expect-workers-max-wait", str(WORKERS_S)]
-            await self._started("master", words)
-            for region in regions:
-                of_worker = ["--worker", "--master-host", host, "--master-port", port, "--load-regions", region]
-                await self._started(region, of_worker, *(bed.entrance(region) if bed else ()))
+        if self._options.workers_per_region:
+            await self._start_workers(words)
         else:
             await self._started("local", words)
         deadline = time.monotonic() + START_S
@@ -94,6 +87,19 @@ class LocustProcesses:
                     await process.ended()
             await process.kill()
 
+    async def _start_workers(self, words: list[str]) -> None:
+        """Start a master with these words and its workers; the first of each region has the readers."""
+        regions, port, bed = self._campaign.topology.regions, str(free_ports(1)[0]), self._stage.bed
+        host = await asyncio.to_thread(lambda: bed.host) if bed else HOST
+        workers = [row for region in regions for row in workers_of(region, self._options.workers_per_region)]
+        words = [*words, "--master", "--master-bind-host", host, "--master-bind-port", port]
+        words += ["--expect-workers", str(len(workers)), "--expect-workers-max-wait", str(WORKERS_S)]
+        await self._started("master", words)
+        for name, region, reads in workers:
+            of_worker = ["--worker", "--master-host", host, "--master-port", port, "--load-regions", region]
+            of_worker += [] if reads else ["--load-publishers-only"]
+            await self._started(name, of_worker, *(bed.entrance(region) if bed else ()))
+
     async def _started(self, name: str, words: list[str], *inside: str) -> None:
         common = ["--campaign", str(self._folder / f"{self._campaign.name}.toml")]
         common += ["--endpoints", str(self._stage.endpoints_file), "--results", str(self._folder)]
@@ -102,6 +108,12 @@ class LocustProcesses:
             *guarded(*inside, PYTHON, "-m", "locust", "-f", LOCUSTFILE, *common, "--load-worker", name, *words),
             environment=environment(self._stage.settings),
         )
+
+
+def workers_of(region: str, count: int) -> list[tuple[str, str, bool]]:
+    """Return (name, region, whether it has the readers) of each worker of a region."""
+    names = [region] if count == 1 else [f"{region}-{number}" for number in range(1, count + 1)]
+    return [(name, region, name == names[0]) for name in names]
 
 
 def _last_words(process: ChildProcess) -> str:

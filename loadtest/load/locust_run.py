@@ -3,18 +3,23 @@
 Rule 1: a user of Locust is one of those who share the engine's stream of arrivals; the engine is told how many there
         are. So spawning, weights and the web page are Locust's, and when a record is due is not.
 Rule 2: after the last stage nobody is due any more; engines wait for what is under way, and then the run ends.
-Rule 3: a region is a property of the process: each worker's clients connect in the regions it was given.
+Rule 3: a region is a property of the process: each worker's clients connect in the regions it was given, and users of
+        a row come to workers in whose regions it publishes, else what they offer would be missing.
+Rule 4: of several workers of a region one has its readers.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import shutil
 import socket
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +29,9 @@ import locust.stats
 from gevent import subprocess
 from gevent.event import Event
 from locust import LoadTestShape, User, events, task
+from locust.dispatch import UsersDispatcher
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import MasterRunner, WorkerNode, WorkerRunner
 from locust.stats import RequestStats, StatsEntry
 
 from loadtest.child_process import PYTHON, guarded
@@ -115,6 +121,44 @@ class StageShape(LoadTestShape):
         return stage.users, SPAWN_PER_S
 
 
+class RegionDispatcher(UsersDispatcher):
+    """Spreads the users of each row over the workers in whose regions it publishes, region by region."""
+
+    run: LocustRun
+
+    def _add_users_on_workers(self) -> dict[str, dict[str, int]]:
+        goal = min(self._current_user_count + self._user_count_per_dispatch_iteration, self._target_user_count)
+        for node, user in self._given(self._user_generator, self._users_on_workers, goal - self._current_user_count):
+            self._current_user_count += 1
+            self._active_users.append((node, user))
+        return self._users_on_workers
+
+    def _distribute_users(self, target_user_count: int) -> Any:
+        """Return what Locust wants when a worker is lost or new: everything as if it began now."""
+        users, names = self._user_gen(), [each.__name__ for each in self._original_user_classes]
+        on_workers = {node.id: dict.fromkeys(names, 0) for node in self._worker_nodes}
+        active = list(self._given(users, on_workers, target_user_count))
+        return on_workers, users, itertools.cycle(self._worker_nodes), active
+
+    def _given(
+        self, users: Iterator[str | None], of_workers: dict[str, dict[str, int]], count: int
+    ) -> Iterator[tuple[WorkerNode, str]]:
+        """Give so many users to workers, and yield to whom each went."""
+        nodes = {node.id: node for node in self._worker_nodes}
+        rows = {each.__name__: int(getattr(each, "row", 0)) for each in self._original_user_classes}
+        serving = {name: self.run.serving(row, nodes) for name, row in rows.items()}
+        for name in itertools.islice(users, count):
+            assert name is not None, "every row has a weight"
+            client = _fewest(serving[name], of_workers, name)
+            of_workers[client][name] += 1
+            yield nodes[client], name
+
+
+def _fewest(clients: Iterable[str], of_workers: dict[str, dict[str, int]], name: str) -> str:
+    """Return the first worker of those with the fewest users of a name, and of these with the fewest of all."""
+    return min(clients, key=lambda each: (of_workers[each][name], sum(of_workers[each].values())))
+
+
 class EngineProcess:
     """One engine."""
 
@@ -170,16 +214,19 @@ class LocustRun:
         self._environment = environment
         self._endpoints = Path(options.endpoints)
         self._regions = [name for name in options.load_regions.split(",") if name]
+        self._reads = not options.load_publishers_only
         self._users = [0] * len(self.campaign.users)
         self._engines: list[EngineProcess] = []
         self._is_ending = False
         self._workers_settled: set[str] = set()
         self._workers_known: set[str] = set()
-        self._names: dict[str, str] = {}
+        self._named: dict[str, dict[str, Any]] = {}  # name and regions of every worker, by its client's id
         self._began_s = 0.0
         self._seconds: deque[dict[str, Any]] = deque(maxlen=SECONDS_MAX)
         self._trouble: list[dict[str, Any]] = []
         self.results.mkdir(parents=True, exist_ok=True)
+        if not isinstance(environment.runner, WorkerRunner) and not any(self.results.glob("*.toml")):
+            shutil.copyfile(_file(), self.results / f"{self.campaign.name}.toml")  # who judges the folder needs it
 
     def start_engines(self) -> None:
         """Start them and wait until they are connected. Raises CampaignError."""
@@ -199,13 +246,14 @@ class LocustRun:
             regions=regions,
             folder=self.results,
             worker=self.worker,
+            reads=self._reads,
         )
-        self._engines = [EngineProcess(role, plan, self) for role in ("publish", "read")]
+        self._engines = [EngineProcess(role, plan, self) for role in ("publish", *(("read",) if self._reads else ()))]
         for engine in self._engines:
             if not engine.is_ready.wait(READY_S) or engine.failure:
                 raise CampaignError(engine.failure or f"the {engine.role} engine is not ready after {READY_S} s")
         if isinstance(self._environment.runner, WorkerRunner):
-            self._environment.runner.send_message(NAMED, {"worker": self.worker})
+            self._environment.runner.send_message(NAMED, {"worker": self.worker, "regions": regions})
 
     def wait_for_workers(self) -> None:
         """Wait until the engines of every worker are ready; a master without all of them makes an invalid run."""
@@ -214,10 +262,14 @@ class LocustRun:
             return
         expected = int(getattr(self._environment.parsed_options, "expect_workers", 1))
         with gevent.Timeout(READY_S, False):
-            while len(self._names) < expected:
+            while len(self._named) < expected:
                 gevent.sleep(POLL_S)
-        if len(self._names) < expected:
-            self.trouble(f"{len(self._names)} of {expected} workers were ready after {READY_S} s")
+        if len(self._named) < expected:
+            self.trouble(f"{len(self._named)} of {expected} workers were ready after {READY_S} s")
+        for row, users in enumerate(self.campaign.users):
+            if not self._in_regions_of(row, self._named):
+                where = ", ".join(users.regions) or "any region"
+                self.trouble(f"no worker is in {where}: what users[{row}] offer is missing")
 
     def begin(self) -> None:
         """The first stage begins now."""
@@ -251,9 +303,20 @@ class LocustRun:
         """Publishers first: readers wait for what they left."""
         gevent.spawn(self._end)
 
-    def worker_named(self, client: str, name: str) -> None:
-        """Note what a worker is called in the results."""
-        self._names[client] = name
+    def worker_named(self, client: str, told: dict[str, Any]) -> None:
+        """Note what a worker is called in the results, and its regions."""
+        self._named[client] = told
+
+    def serving(self, row: int, clients: Iterable[str]) -> list[str]:
+        """Return who of these can have users of a row: the first worker of each region, then the second ones."""
+        rank: Counter[tuple[str, ...]] = Counter()
+        ranked: list[tuple[int, int, str]] = []
+        for client in sorted(clients, key=self._name_of):
+            regions = tuple(self._named.get(client, {}).get("regions", ()))
+            ranked.append((rank[regions], len(ranked), client))
+            rank[regions] += 1
+        found = [client for _, _, client in sorted(ranked)]
+        return self._in_regions_of(row, found) or found  # nobody can: `wait_for_workers` has said so
 
     def worker_settled(self, name: str) -> None:
         """Note that everything of a worker has come."""
@@ -291,7 +354,7 @@ class LocustRun:
         """Note what makes the run invalid."""
         row = {"second": time.time(), "what": what}
         self._trouble.append(row)
-        with (self.results / "trouble.jsonl").open("a", encoding="utf-8") as file:
+        with (self.results / f"trouble-{self.worker}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def write_counts(self) -> None:
@@ -309,6 +372,13 @@ class LocustRun:
         if isinstance(self._environment.runner, WorkerRunner):
             self._environment.runner.send_message(SETTLED, {"worker": self._environment.runner.client_id})
 
+    def _in_regions_of(self, row: int, clients: Iterable[str]) -> list[str]:
+        wanted = set(self.campaign.users[row].regions)
+        return [each for each in clients if not wanted or wanted & set(self._named.get(each, {}).get("regions", ()))]
+
+    def _name_of(self, client: str) -> str:
+        return str(self._named.get(client, {}).get("worker", client))
+
     def _workers_alive(self) -> set[str]:
         runner = self._environment.runner
         assert isinstance(runner, MasterRunner), "only a master has workers"
@@ -319,7 +389,7 @@ class LocustRun:
             alive = self._workers_alive()
             for name in sorted(self._workers_known - alive - self._workers_settled):
                 self._workers_known.discard(name)
-                self.trouble(f"the worker {self._names.get(name, name)} was lost: what it offered is missing")
+                self.trouble(f"the worker {self._name_of(name)} was lost: what it offered is missing")
             self._workers_known |= alive
             gevent.sleep(NAP_S)
 
@@ -370,7 +440,12 @@ def _add_options(parser: Any, **_: Any) -> None:
     group.add_argument("--endpoints", default="georelay-endpoints.json", help="The mesh, as `georelay up` wrote it.")
     group.add_argument("--results", default=f"out/load/{time.strftime('%Y%m%dT%H%M%S')}", help="Folder of the results.")
     group.add_argument("--load-regions", default="", help="Regions of this process's clients; default: all.")
-    group.add_argument("--load-worker", default="", help="Name of this process in the results.")
+    group.add_argument("--load-worker", default="", help="Name of this process in the results; unique in a run.")
+    group.add_argument(
+        "--load-publishers-only",
+        action="store_true",
+        help="This process has no readers: another worker of the same regions has them.",
+    )
 
 
 def _prepare(environment: Environment, **_: Any) -> None:
@@ -381,8 +456,9 @@ def _prepare(environment: Environment, **_: Any) -> None:
     if environment.web_ui is not None:
         add_sla_tab(environment.web_ui, run.live_rows)
     if isinstance(runner, MasterRunner):
+        environment.dispatcher_class = type("CampaignDispatcher", (RegionDispatcher,), {"run": run})
         runner.register_message(SETTLED, lambda msg, **_: run.worker_settled(msg.data["worker"]))
-        runner.register_message(NAMED, lambda msg, **_: run.worker_named(msg.node_id, msg.data["worker"]))
+        runner.register_message(NAMED, lambda msg, **_: run.worker_named(msg.node_id, msg.data))
         runner.register_message(SECOND, lambda msg, **_: run.heard(msg.data))
         return
     if isinstance(runner, WorkerRunner):

@@ -8,6 +8,10 @@ replicas.jsonl  replicas and regions that were compared        bed.json      how
 programs.jsonl  what came of programs beside the load  orphans.jsonl  orphan branches, with their records
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
+trouble-*.jsonl what makes the run invalid
+
+Rule: where Locust was alone nothing was broken and nobody read everything once more, made programs or kept traces. What
+      needs that is not judged then, which a line says.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,10 +45,13 @@ from loadtest.load.clock_verdict_core import IN_TIME_MS, clock_faults
 from loadtest.load.figures_core import heal_lines, heals_of, idle_share, latency_lines, machine_lines
 from loadtest.load.orphans_core import Orphans, excused, orphans_of
 from loadtest.load.programs_core import torn
+from loadtest.load.report_targets_core import REPORT_TARGETS
 
 KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
 WRITER: Final = "transactional-writer"
 ENDED: Final = "ended"  # a broker, by itself
+NOT_ALONE: Final = ("run.json", "cpu.jsonl", "events.jsonl")  # no run.json is in the runs of a drill
+ALONE: Final = "Locust alone: nothing was broken, and neither the traces nor a complete read are judged"
 UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
 
 
@@ -55,9 +63,10 @@ class Results:
         files = sorted(folder.glob("*.toml"))
         if len(files) != 1:
             raise CampaignError(f"{folder} is no folder of a run's results: it has {len(files)} campaigns, not one")
-        self.campaign: Campaign = load(files[0])
+        self.is_alone = not any((folder / name).exists() for name in NOT_ALONE)
+        self.campaign: Campaign = _alone(load(files[0])) if self.is_alone else load(files[0])
         self.seconds = [row for path in sorted(folder.glob("seconds-*.jsonl")) for row in _rows(path)]
-        self.trouble = _rows(folder / "trouble.jsonl")
+        self.trouble = [row for path in sorted(folder.glob("trouble*.jsonl")) for row in _rows(path)]
         self.events = _rows(folder / "events.jsonl")
         self.cpu = _rows(folder / "cpu.jsonl")
         self.replicas = _rows(folder / "replicas.jsonl")
@@ -87,7 +96,8 @@ class Results:
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, self.ended)
-        self.figures = latency_lines(totals, campaign.target.floor_ms)
+        self.figures = [ALONE] if self.is_alone else []
+        self.figures += latency_lines(totals, campaign.target.floor_ms)
         if campaign.checks.caught_up_s_max is not None:
             heals = heals_of(operations, self.events, campaign.target.floor_ms)
             self.figures += heal_lines(heals)
@@ -159,6 +169,8 @@ class Results:
         lines = [verdict_core.judge_agreement("report and histories", compared, differences)]
         found = faults_of_integrity(integrity["readers"])
         lines.append(verdict_core.judge_agreement("sessions in the report", len(integrity["readers"]), found))
+        if (self.folder / REPORT_TARGETS).exists():
+            lines.append(verdict_core.judge_report(told["verdict"], told["headline"]))
         if campaign.topology.clocks:
             checked, wrong = clock_faults(
                 self._latencies(),
@@ -182,6 +194,22 @@ class Results:
         path = self.folder / name
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         return document
+
+
+def _alone(campaign: Campaign) -> Campaign:
+    """Return what of a campaign Locust does and can be judged by without anybody else."""
+    checks = replace(
+        campaign.checks,
+        caught_up_s_max=None,  # nothing heals
+        slowdown_max=None,
+        report=False,
+        replicas=False,
+        ends=False,
+        finds_loss=False,  # nothing loses anything
+        orphans=False,  # which a complete read tells from what is lost
+    )
+    generator = replace(campaign.generator, idle_share_min=None, router_lag_ms_max=None)
+    return replace(campaign, checks=checks, generator=generator, faults=(), programs=())
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
-from loadtest.bench.machine import Meter, cpu_seconds, describe, revision
+from loadtest.bench.machine import Meter, cpu_seconds, describe, resident_mib, revision
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.child_process import PYTHON, guarded
@@ -28,6 +28,7 @@ from loadtest.load.homes import keep_branches
 from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
 from loadtest.load.programs import Program
+from loadtest.load.report_targets_core import REPORT_TARGETS, targets_of
 from loadtest.load.results import ENDED, Results
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
@@ -41,6 +42,8 @@ Say = Callable[[str], None]
 
 async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int:
     """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CampaignFailed."""
+    if campaign.checks.report:
+        await asyncio.to_thread(_need_report)  # not after an hour of load
     folder = options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True)
     (folder / f"{campaign.name}.toml").write_text(options.campaign_text, encoding="utf-8")
@@ -52,7 +55,7 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     keep_traces(folder)
     if campaign.checks.report:
         say("making the report of the traces")
-        await asyncio.to_thread(_report, folder)
+        await asyncio.to_thread(_report, campaign, folder)
     return judge(folder, say)
 
 
@@ -144,7 +147,7 @@ def _end_askers(stage: Stage) -> list[EndAsker]:
 
 
 async def _sample_cpu(stage: Stage) -> None:
-    """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
+    """Write each second what every process of the mesh took in it, in shares of a core, and its memory in MiB."""
     before: dict[tuple[str, int], float] = {}
     bed = stage.bed
     router = {"router": (await asyncio.to_thread(lambda: bed.record))["pid"]} if bed else {}
@@ -152,13 +155,15 @@ async def _sample_cpu(stage: Stage) -> None:
     with (stage.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
         while True:
             now: dict[tuple[str, int], float] = {}
+            memory: dict[str, float] = {}
             for name, pid in (stage.pids() | router).items():
                 with contextlib.suppress(OSError):
-                    now[name, pid] = cpu_seconds(pid)
+                    now[name, pid], memory[name] = cpu_seconds(pid), round(resident_mib(pid), 1)
             shares = {
                 name: round(used - before[name, pid], 3) for (name, pid), used in now.items() if (name, pid) in before
             }
-            file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(machine.idle(), 3)}) + "\n")
+            row = {"second": time.time(), "cpu": shares, "memory_mib": memory, "idle": round(machine.idle(), 3)}
+            file.write(json.dumps(row) + "\n")
             file.flush()
             machine = Meter({})
             for name, pid in before.keys() - now.keys():
@@ -199,9 +204,24 @@ def keep_traces(folder: Path) -> None:
     shutil.rmtree(folder / "mesh", ignore_errors=True)
 
 
-def _report(folder: Path) -> None:
-    """Make the report of the traces as anybody would. Raises CampaignFailed."""
-    words = ("report", "--traces", str(folder / "traces"), "--out", str(folder / "report"), "--fail-on", "never")
+def _need_report() -> None:
+    """Refuse to begin where the report of the traces cannot be made. Raises CampaignFailed."""
+    words = (sys.executable, "-P", "-m", "sla", "doctor")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        missing = [" ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("FAIL")]
+        why = "; ".join(missing) or done.stderr.strip()[-300:]
+        raise CampaignFailed(f"the report of the traces cannot be made here: {why}")
+
+
+def _report(campaign: Campaign, folder: Path) -> None:
+    """Make the report of the traces as anybody would, by the campaign's targets. Raises CampaignFailed."""
+    words = ["report", "--traces", str(folder / "traces"), "--out", str(folder / "report"), "--fail-on", "never"]
+    if targets := targets_of(campaign):
+        file = folder / REPORT_TARGETS
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(targets, encoding="utf-8")
+        words += ["--targets", str(file)]
     done = subprocess.run(
         (sys.executable, "-P", "-m", "georelay.cli", *words), capture_output=True, text=True, check=False
     )

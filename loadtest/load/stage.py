@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, CampaignFailed, NotY
 from loadtest.campaign.phases_core import HEALED
 from loadtest.load import homes
 from loadtest.load.breakable_broker import control_path
-from loadtest.load.campaign import Campaign, Fault, Topic
+from loadtest.load.campaign import QUEUE_CONSUMER, Campaign, Fault, Topic
 from loadtest.load.campaign_file import BREAKABLE
 from loadtest.load.control_file import ControlFile
 from loadtest.load.faults import STRIKES
@@ -29,7 +30,7 @@ from loadtest.load.links import PROGRAM, LinkedMesh
 from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
-from loadtest.load.running_mesh import RunningMesh
+from loadtest.load.running_mesh import InventoryMesh, RunningMesh
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
@@ -39,6 +40,7 @@ LEADER_OF: Final = "leader of "
 ANY_OF: Final = "any of "
 COORDINATOR_OF: Final = "coordinator of "
 HOME_OF: Final = "home of "
+QUEUES: Final = {"queue", QUEUE_CONSUMER}  # kinds of readers and programs that make queues
 LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
 Mesh = TypeVar("Mesh", bound=MeshProcess)
@@ -67,6 +69,7 @@ class Stage:
         self.killed: set[int] = set()  # processes that the campaign ended
         self.programs: dict[str, Program] = {}
         self.may_end: set[str] = set()  # brokers whose disk it takes away
+        self.made: list[str] = []  # topics
 
     async def create(self, campaign: Campaign) -> None:
         """Create the topics of a campaign, and fill those that are to be full. Raises CampaignFailed."""
@@ -77,6 +80,7 @@ class Stage:
             words += ["--homes", topic.homes, *(("--home", topic.home) if topic.home else ())]
             words += [word for name, value in topic.settings.items() for word in ("--set", f"{name}={value}")]
             await self.cli(*words)
+            self.made.append(topic.name)
             if topic.brokers:
                 await self.place(topic.name, topic.brokers)
             if topic.filled_mb:
@@ -158,13 +162,15 @@ class Stage:
             CampaignFailed: nobody knows within LEADER_S.
         """
 
+        is_here = self._mesh.data is not None  # else nobody is held down
+
         async def leader() -> str:
             home = await homes.home_of(self, topic)  # any broker knows it; each region tells its own leader
             for address in self.admins(home).values() if home else ():
                 told = await self.ask(address, f"/v1/topics/{topic}")
                 number = int(told["partition_states"][0]["leader"]) if told else 0
-                if number > 0 and not self.hold_file(name := self.name_of(number)).exists():
-                    return name
+                if number > 0 and not (is_here and self.hold_file(self.name_of(number)).exists()):
+                    return self.name_of(number)
             raise NotYet(f"{topic} has no leader")
 
         return await until(leader, within_s=LEADER_S)
@@ -333,18 +339,24 @@ async def meshed(campaign: Campaign, directory: Path) -> AsyncIterator[MeshProce
 
 @contextlib.asynccontextmanager
 async def staged(folder: Path, mesh: MeshProcess) -> AsyncIterator[Stage]:
-    """Let campaigns see a mesh; what they started is stopped at the end."""
+    """Let campaigns see a mesh; what they started is stopped at the end, and a mesh that runs is left as it was."""
     stage = Stage(folder, mesh)
     try:
         yield stage
     finally:
-        await stage.stop_joined()
+        try:
+            await stage.stop_joined()
+        finally:
+            if isinstance(mesh, RunningMesh):
+                await _leave_as_it_was(stage)
 
 
 def _mesh_of(campaign: Campaign, directory: Path) -> MeshProcess:
     topology = campaign.topology
     if topology.kind == "endpoints":
         return RunningMesh(topology)
+    if topology.kind == "inventory":
+        return InventoryMesh(campaign, directory.parent)
     clocks = _clocks_told(campaign, directory)
     is_broken = bool(clocks) or any(fault.do in BREAKABLE for fault in campaign.faults)
     program = tuple(f"--broker-program={word}" for word in (*PROGRAM, *clocks)) if is_broken else ()
@@ -381,6 +393,42 @@ def _clocks_told(campaign: Campaign, directory: Path) -> tuple[str, ...]:
     file = directory / "clocks.json"
     file.write_text(json.dumps(clocks), encoding="utf-8")
     return ("--clocks", str(file))
+
+
+async def _leave_as_it_was(stage: Stage) -> None:
+    """Delete what a campaign made in a mesh of somebody else's: the next run needs its topics empty.
+
+    What cannot be deleted is told on standard error and raises nothing: the run has its own failure, or a verdict.
+    """
+    if stage.made:
+        kinds = {each.kind for each in stage.campaign.readers} | {each.kind for each in stage.campaign.programs}
+        for region in stage.regions if kinds & QUEUES else ():
+            await _delete_queues(stage, region)
+    while stage.made:
+        await _delete(stage, "topics", stage.made.pop())
+
+
+async def _delete_queues(stage: Stage, region: str) -> None:
+    """Delete the queues over its topics: those of a deleted topic would be in the next run's way."""
+    try:
+        rows = json.loads(await stage.cli("queues", "list", "--region", region, "--json"))
+    except CampaignFailed as error:
+        _tell_left(f"queues in {region}", error)
+        return
+    for row in rows:
+        if row["topic"] in stage.made:
+            await _delete(stage, "queues", row["name"], "--region", region)
+
+
+async def _delete(stage: Stage, kind: str, name: str, *words: str) -> None:
+    try:
+        await stage.cli(kind, "delete", name, *words)
+    except CampaignFailed as error:
+        _tell_left(f"{kind} {name}", error)
+
+
+def _tell_left(what: str, why: CampaignFailed) -> None:
+    sys.stderr.write(f"{what} could not be deleted and may still be there: {why}\n")
 
 
 def _last_line(text: str) -> str:

@@ -253,6 +253,11 @@ def judge_agreement(what: str, count: int, differences: Sequence[str]) -> Line:
     return _line(what, "equal, record by record", found, is_kept=not differences and count > 0)
 
 
+def judge_report(verdict: str, headline: str) -> Line:
+    """Judge the verdict of the report of the traces: what it cannot say yet is told, and no breach."""
+    return _line("verdict of the report", f"no {BREACH}", headline, is_kept=verdict != BREACH)
+
+
 def _latency(what: str, samples: Samples, bound_ms: float) -> Line:
     p99 = samples.quantile_ms(0.99)
     return _line(what, f"<= {bound_ms:g} ms", f"{p99:g} ms of {samples.n:,}", is_kept=samples.n > 0 and p99 <= bound_ms)

@@ -68,7 +68,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[WanMesh]:
 async def test_a_record_published_in_one_region_is_read_in_the_other_after_the_delay(tmp_path: Path) -> None:
     need_a_bed()
     campaign = parse(CAMPAIGN, name="delay", place="delay.toml")
-    options = RunOptions(campaign_text=CAMPAIGN, out=tmp_path, has_workers=True)
+    options = RunOptions(campaign_text=CAMPAIGN, out=tmp_path, workers_per_region=1)
     code = await run_campaign(campaign, options, print)
     assert code in (EXIT_CODES[PASS], EXIT_CODES[INVALID]), "lost, twice, out of order, or not read"
     (folder,) = tmp_path.iterdir()

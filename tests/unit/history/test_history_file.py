@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from loadtest.history import __main__ as command
+from loadtest.history import history_file
 from loadtest.history.history_file import HistoryWriter, read_history
 from loadtest.history.operation import HistoryError, Kind, Outcome
 
 HEAD = '{"format":"georelay-history","version":1}\n'
+HEAD_WITH_CLOCK = '{"format":"georelay-history","version":1,"wall_ahead_ns":1000000000}\n'
 BEGUN = '{"e":"invoke","p":"a","n":0,"t":5,"op":"produce","key":"k","value":"v"}\n'
 ENDED = '{"e":"ok","p":"a","n":0,"t":9,"offset":3}\n'
 
@@ -59,6 +62,45 @@ def test_the_golden_lines_of_version_1_are_read(tmp_path: Path) -> None:
     assert (row.invoked_ns, row.completed_ns, row.offset, row.value) == (5, 9, 3, "v")
 
 
+def test_a_new_file_says_how_far_the_wall_clock_is_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time_ns=lambda: 1_000_000_007, monotonic_ns=lambda: 7)
+    monkeypatch.setattr(history_file, "time", clock)
+    HistoryWriter(tmp_path / "h.ndjson", "a").close()
+    assert (tmp_path / "h.ndjson").read_text() == HEAD_WITH_CLOCK
+
+
+def on_hosts(tmp_path: Path, *ahead_ns: int | None) -> list[tuple[int, int | None]]:
+    """Return the times of one operation in each of so many files, which was at 5 and 9 by their own clocks."""
+    paths = []
+    for number, each in enumerate(ahead_ns):
+        head = HEAD if each is None else HEAD_WITH_CLOCK.replace("1000000000", str(each))
+        paths.append(tmp_path / f"{number}.history")
+        ended = "" if number == 1 else ENDED
+        paths[-1].write_text("".join([head, BEGUN, ended]).replace('"p":"a"', f'"p":"{number}"'))
+    found = {row.process: (row.invoked_ns, row.completed_ns) for row in read_history(paths)}
+    return [found[str(number)] for number in range(len(ahead_ns))]
+
+
+def test_times_of_another_host_are_told_by_the_clock_of_the_first_file(tmp_path: Path) -> None:
+    here, there, elsewhere = on_hosts(tmp_path, 7_000_000_000, 9_000_000_000, 2_000_000_000)
+    assert here == (5, 9)
+    assert there == (2_000_000_005, None)
+    assert elsewhere == (-4_999_999_995, -4_999_999_991)
+
+
+def test_clocks_of_one_host_drift_and_shift_nothing(tmp_path: Path) -> None:
+    assert on_hosts(tmp_path, 7_000_000_000, 8_000_000_000, 6_000_000_000) == [(5, 9), (5, None), (5, 9)]
+
+
+def test_all_files_of_another_host_are_shifted_alike(tmp_path: Path) -> None:
+    _, one, other = on_hosts(tmp_path, 7_000_000_000, 90_000_000_000, 90_000_000_300)
+    assert one[0] == other[0] == 83_000_000_005
+
+
+def test_a_file_that_does_not_tell_its_clock_stays_as_it_is(tmp_path: Path) -> None:
+    assert on_hosts(tmp_path, None, 7_000_000_000, None) == [(5, 9), (5, None), (5, 9)]
+
+
 @pytest.mark.parametrize("ended", [ENDED.replace(',"offset":3', ""), ENDED.replace("3", "null")])
 def test_an_acknowledgement_without_an_offset_is_read(tmp_path: Path, ended: str) -> None:
     (row,) = read_history([written(tmp_path, HEAD + BEGUN + ended)])
@@ -85,6 +127,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
         ("", "", "it has no first line"),
         ("{}\n", ":1", '"format" is None'),
         (HEAD.replace("1", "2"), ":1", "version 2; this reader knows 1"),
+        (HEAD_WITH_CLOCK.replace("1000000000", "1.5"), ":1", "'wall_ahead_ns' is 1.5, not int"),
         (HEAD + "nonsense\n", ":2", "not JSON"),
         (HEAD + "[]\n", ":2", "not an object"),
         (HEAD + BEGUN.replace("invoke", "begin"), ":2", "unknown event 'begin'"),

@@ -69,7 +69,7 @@ WRONG = {
     "a number for a text": ('at = "5s"', "at = 5", "36: faults[0].at: 5 is not a text in quotes"),
     "a fraction of a user": ("users = 20", "users = 2.5", "24: stages[1].users: 2.5 is not a whole number"),
     "a text for a list": ('["us", "eu"]', '"us,eu"', "9: topology.regions: 'us,eu' is not a list"),
-    "no such topology": ('"up"', '"cloud"', "8: topology.kind: 'cloud' is not one of up, wan, endpoints"),
+    "no such topology": ('"up"', '"cloud"', "8: topology.kind: 'cloud' is not one of up, wan, endpoints, inventory"),
     "even brokers": ("region = 1", "region = 2", "10: topology.brokers_per_region: 2 is not one of 1, 3, 5"),
     "no such user": ('"kafka"', '"amqp"', "28: users[0].kind: 'amqp' is not one of kafka"),
     "no such fault": ('"kill"', '"maim"', "37: faults[0].do: 'maim' is not one of kill"),
@@ -245,6 +245,17 @@ WRONG = {
         '"coordinator of bills"',
         "38: faults[0].what: 'coordinator of bills' is not one of us-1, eu-1, leader of orders, any of us",
     ),
+    "no inventory": ('"up"', '"inventory"', "7: topology: inventory is missing: what `ansible-inventory -i` takes"),
+    "an inventory of a mesh that is started here": (
+        "region = 1",
+        'region = 1\ninventory = "i"',
+        "11: topology.inventory: is of a mesh that runs: topology.kind = inventory",
+    ),
+    "files of a mesh that Ansible deployed": (
+        '"up"',
+        '"inventory"\ninventory = "i"\ndata = "d"',
+        "10: topology.data: is of a mesh that runs: topology.kind = endpoints",
+    ),
     "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
 }
 
@@ -286,6 +297,37 @@ def test_replicas_are_compared_only_where_their_files_can_be_found(before: str, 
     faults, checks = RIGHT.index("[[faults]]"), RIGHT.index("[checks]")
     text = (RIGHT[:faults] + RIGHT[checks:] + "replicas = true\n").replace(before, after, 1)
     with pytest.raises(CampaignError, match=rf"checks\.replicas: {said}"):
+        parse(text, name="wrong", place="wrong.toml")
+
+
+@pytest.mark.parametrize("kind", ["endpoints", "inventory"])
+def test_no_report_is_made_of_a_mesh_whose_traces_are_elsewhere(kind: str) -> None:
+    text = RIGHT.replace('"up"', f'"{kind}"\n{kind} = "e"\nbreak_command = "b"\nmend_command = "m"')
+    assert parse(text, name="right", place="right.toml").topology.kind == kind
+    said = "needs a mesh that is started for it: topology.kind up or wan; run `georelay report` on the brokers' traces"
+    with pytest.raises(CampaignError, match=rf"^wrong\.toml:46: checks\.report: {said} instead$"):
+        parse(f"{text}report = true\n", name="wrong", place="wrong.toml")
+
+
+@in_one_test(
+    ("known", "do", "what", "said"),
+    [
+        ("", "kill", "us-1", ""),
+        ("", "kill", "leader of orders", ""),
+        ("", "region-loss", "us", ""),
+        ("", "kill", "gateway", "'gateway' is not one of us-1, eu-1, leader of orders"),
+        ('break_command = "b"\nmend_command = "m"', "kill", "gateway", ""),
+        ("", "stop", "us-1", "'stop' needs a mesh that is started for it"),
+        ("", "link-cut", "us-eu", "'link-cut' needs a mesh that is started for it"),
+    ],
+)
+def test_what_ansible_deployed_is_broken_as_far_as_systemd_does_it(known: str, do: str, what: str, said: str) -> None:
+    text = RIGHT.replace('kind = "up"', f'kind = "inventory"\ninventory = "i.yml"\n{known}')
+    text = text.replace('do = "kill"\nwhat = "us-1"', f'do = "{do}"\nwhat = "{what}"')
+    if not said:
+        assert parse(text, name="right", place="right.toml").topology.inventory == "i.yml"
+        return
+    with pytest.raises(CampaignError, match=said):
         parse(text, name="wrong", place="wrong.toml")
 
 

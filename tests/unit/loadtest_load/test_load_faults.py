@@ -149,6 +149,13 @@ async def test_a_leader_that_is_held_down_is_none_any_more(told: Told) -> None:
     assert await stage.leader_of("orders") == "us-3"
 
 
+async def test_the_leader_is_known_of_a_mesh_whose_processes_are_elsewhere(told: Told) -> None:
+    told.answers = {"us-2": None, "us-3": leads(1003)}
+    stage = await told.stage()
+    stage._mesh.data = None
+    assert await stage.leader_of("orders") == "us-3"
+
+
 async def test_that_nobody_knows_a_leader_is_said_in_one_line(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "LEADER_S", 0.01)
     told.answers = {"us-2": None, "us-3": leads(-1)}
@@ -227,7 +234,7 @@ async def test_workers_in_a_test_bed_have_the_network_of_their_region_and_reach_
     monkeypatch.setattr(mesh, "wan", lambda *_: {"bed": bed})
     stage: Any = SimpleNamespace(bed=mesh, endpoints_file=tmp_path / "endpoints.json", settings={})
     (tmp_path / "began.json").write_text("{}")
-    options = RunOptions(campaign_text="", out=tmp_path, has_workers=True)
+    options = RunOptions(campaign_text="", out=tmp_path, workers_per_region=1)
     await LocustProcesses(load(find("cut-eu")), options, tmp_path, stage).start()
     assert list(launched) == ["master", "us", "eu", "ap"]
     assert "nsenter" not in launched["master"]

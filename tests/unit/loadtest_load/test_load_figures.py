@@ -89,6 +89,18 @@ def test_cpu_is_counted_by_region_while_there_is_load() -> None:
     assert machine_lines([], {}, records=0, from_s=0, to_s=9) == []
 
 
+def test_without_a_record_the_cpu_and_the_memory_of_each_process_are_told() -> None:
+    cpu: list[dict[str, Any]] = [
+        {"second": second, "cpu": {"us-1": 0.02 + second / 100, "gateway": 0.005}, "idle": 0.5} for second in range(3)
+    ]
+    cpu[-1]["memory_mib"] = {"us-1": 117.6, "gateway": 71.0}
+    assert machine_lines(cpu, {}, records=0, from_s=0, to_s=9) == [
+        "CPU of a core: gateway 0.5%, us-1 3.0%",
+        "memory MiB: gateway 71, us-1 118",
+        "idle CPU 50%",
+    ]
+
+
 @pytest.mark.parametrize(
     ("idle", "lag_us", "said"),
     [

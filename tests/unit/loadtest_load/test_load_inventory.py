@@ -160,22 +160,22 @@ def test_hosts_of_groups_below_the_group_are_there_once() -> None:
 )
 def test_an_inventory_of_no_mesh_has_no_folder(listed: dict[str, Any], said: str) -> None:
     with pytest.raises(InventoryError, match=f"^{said}$"):
-        folder_of(listed, home="/home/me")
+        folder_of(listed, home="home-of-me")
 
 
 @pytest.mark.parametrize(
     ("more", "folder"),
     [
-        ({}, "/home/me/.georelay/shop"),
+        ({}, "home-of-me/.georelay/shop"),
         (
             {"georelay_mesh_dir": "{{ lookup('env', 'HOME') }}/.georelay/{{ georelay_mesh_id }}"},
-            "/home/me/.georelay/shop",
+            "home-of-me/.georelay/shop",
         ),
-        ({"georelay_mesh_dir": "/srv/mesh"}, "/srv/mesh"),
+        ({"georelay_mesh_dir": "mesh-of-shop"}, "mesh-of-shop"),
     ],
 )
 def test_the_folder_of_the_mesh_is_where_the_plays_keep_it(more: dict[str, str], folder: str) -> None:
-    assert folder_of(changed("broker-1.us", **more), home="/home/me") == folder
+    assert folder_of(changed("broker-1.us", **more), home="home-of-me") == folder
 
 
 @pytest.mark.parametrize(

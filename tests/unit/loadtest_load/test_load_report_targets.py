@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign_file import load, shipped
+from loadtest.load.locust_processes import RunOptions
 from loadtest.load.report_targets_core import targets_of
+from loadtest.load.runner import run_campaign
 from loadtest.load.verdict_core import judge_report
 
 CAMPAIGNS = {path.stem: load(path) for path in shipped()}
@@ -45,3 +51,12 @@ def test_where_clocks_are_wrong_on_purpose_the_report_keeps_its_own_targets() ->
 def test_a_breach_in_the_report_is_one_of_the_campaign(verdict: str, is_kept: bool) -> None:
     line = judge_report(verdict, f"{verdict}: why")
     assert (line.is_kept, line.found, line.wanted) == (is_kept, f"{verdict}: why", "no BREACH")
+
+
+def test_where_no_report_can_be_made_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "FAIL  java       not found: install Java 17\nok    pyspark    4.3.0\n"
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 4, said, ""))
+    options = RunOptions(campaign_text="", out=tmp_path / "out")
+    with pytest.raises(CampaignFailed, match=r"cannot be made here: java not found: install Java 17$"):
+        asyncio.run(run_campaign(CAMPAIGNS["smoke"], options, lambda _: None))
+    assert not (tmp_path / "out").exists()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import nats
 from nats.js.api import ConsumerConfig, DeliverPolicy, ExternalStream, StorageType, StreamConfig, StreamSource
+from nats.js.errors import APIError
 
 from loadtest.bench.ledger_core import Deliveries, Ledger
 from loadtest.bench.schedule_core import Load
@@ -17,6 +18,8 @@ from loadtest.peers import paced
 
 IDLE_HEARTBEAT_S: Final = 1.0  # an ordered consumer is made anew after two that did not come; the default is 5
 PENDING_MAX: Final = 100_000
+NO_PEERS_YET: Final = 10_005  # its leader has not heard of enough of the servers yet
+PEERS_S_MAX: Final = 30.0
 
 
 def produce(servers: str, load: Load, end_ns: int) -> Ledger:
@@ -122,10 +125,24 @@ def create(servers: str, topics: list[str], settings: dict[str, str]) -> None:
             if domain := settings.get("mirror_of"):
                 origin = StreamSource(name=topic, external=ExternalStream(api=f"$JS.{domain}.API"))
                 config = config.evolve(subjects=None, mirror=origin)
-            await (stream.update_stream if topic in known else stream.add_stream)(config)
+            await _with_peers(stream.update_stream if topic in known else stream.add_stream, config)
         await connection.close()
 
     asyncio.run(add())
+
+
+async def _with_peers(change: Callable[[StreamConfig], Awaitable[object]], config: StreamConfig) -> None:
+    """Make a stream as soon as its servers know each other: having a leader does not mean that yet."""
+    deadline = time.monotonic() + PEERS_S_MAX
+    while True:
+        try:
+            await change(config)
+        except APIError as error:
+            if error.err_code != NO_PEERS_YET or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+        else:
+            return
 
 
 def leaders(servers: str, topics: list[str]) -> list[str]:

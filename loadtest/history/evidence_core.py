@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -113,11 +113,20 @@ def gather(operations: Iterable[Operation]) -> list[Evidence]:
     return [by_key[key] for key in sorted(by_key)]
 
 
-def silences_ms(acknowledged: Iterable[tuple[Name, Operation]]) -> dict[Name, float]:
-    """Return the longest time between two acknowledgements of each name, 0 with one only."""
+def silences_ms(
+    acknowledged: Iterable[tuple[Name, Operation]], edges: Mapping[Name, tuple[int, int]] | None = None
+) -> dict[Name, float]:
+    """Return the longest time between two acknowledgements of each name, 0 with one only.
+
+    Args:
+        edges: of names, when one began to send and when it sent for the last time: from the one to the first
+            acknowledgement, and from the last one to the other, it was silent too.
+    """
     moments: dict[Name, list[int]] = defaultdict(list)
     for name, send in acknowledged:
         moments[name].append(send.completed_ns or 0)
+    for name, (first, last) in (edges or {}).items():
+        moments[name] += [first, max([last, *moments[name]])]
     return {
         name: max((later - earlier for earlier, later in pairwise(sorted(found))), default=0) / 1e6
         for name, found in moments.items()

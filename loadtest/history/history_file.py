@@ -1,6 +1,6 @@
 """History files, version 1: JSON lines, written while the workload runs, complete up to the moment of a kill.
 
-    {"format": "georelay-history", "version": 1, "wall_ahead_ns": 1790000000000000000}
+    {"format": "georelay-history", "version": 1, "wall_ahead_ns": 1790000000000000000, "boot": "0b1c..."}
     {"e": "invoke", "p": "producer-1", "n": 0, "t": 1200, "op": "produce", "key": "orders/0", "value": "a:0"}
     {"e": "ok", "p": "producer-1", "n": 0, "t": 1900, "offset": 0}
     {"e": "invoke", "p": "reader", "n": 0, "t": 2000, "op": "fetch", "key": "orders/0", "site": "us", "position": 0}
@@ -10,12 +10,13 @@ p: process, n: number of the operation in that process, from 0 without a gap, t:
 (value), fetch (position, final), end (linear) or start; site and note may be with any. An operation ends with one of
 ok (offset, or records), fail and unknown; without an end it is unknown. The offset of a produce may be null or left
 out: stored, and the client was not told where. wall_ahead_ns: by how much the writer's wall clock was ahead of its
-monotonic clock when the file was made; it may be left out.
+monotonic clock when the file was made; boot: /proc/sys/kernel/random/boot_id of its host. Both may be left out.
 
 Rule 1: a line is one write, so a killed writer leaves at most its last line torn; the reader leaves that line out.
 Rule 2: the processes of one workload may write one file each; the files are read together.
-Rule 3: every host has a monotonic clock of its own. Files whose wall_ahead_ns is not the same within HOST_NS are of two
-        hosts, or of two boots of one: all times are then told by the clock of the first file that has wall_ahead_ns.
+Rule 3: every boot of a host has a monotonic clock of its own. Files of two boots, without `boot` those whose
+        wall_ahead_ns is not the same within HOST_NS: all times are then told by the clock of the first file that has
+        wall_ahead_ns.
         For that the wall clocks of the hosts must be synchronised, and what the checker says across hosts is as exact
         as they are. Times of a file without wall_ahead_ns stay as they are.
 """
@@ -26,7 +27,9 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +58,8 @@ class HistoryWriter:
         self.process = process
         self._next = 0
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._write({"format": FORMAT, "version": VERSION, "wall_ahead_ns": time.time_ns() - time.monotonic_ns()})
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._write({"format": FORMAT, "version": VERSION, "wall_ahead_ns": ahead_ns, "boot": _boot()})
 
     def invoke(
         self,
@@ -115,6 +119,14 @@ class HistoryWriter:
         os.write(self._handle, json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
 
+@cache
+def _boot() -> str:
+    """Return what tells this boot of this host from all others, "" where Linux does not say."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
 def read_history(paths: Sequence[Path]) -> list[Operation]:
     """Return the operations of all files, by time of invocation, on one clock (rule 3).
 
@@ -123,17 +135,15 @@ def read_history(paths: Sequence[Path]) -> list[Operation]:
         OSError: a file cannot be read.
     """
     operations: list[Operation] = []
-    hosts: list[int] = []  # wall_ahead_ns of the first file of each host: files of one host are shifted alike
+    hosts: list[_FileReader] = []  # the first file of each boot: all files of one are shifted alike
     for path in paths:
         file = _FileReader(path)
         found = file.read()
-        ahead_ns = file.wall_ahead_ns
-        if ahead_ns is not None:
-            host_ns = next((each for each in hosts if abs(ahead_ns - each) <= HOST_NS), None)
-            if host_ns is None:
-                host_ns = ahead_ns
-                hosts.append(ahead_ns)
-            found = _shifted(found, host_ns - hosts[0])
+        if file.wall_ahead_ns is not None:
+            host = next((each for each in hosts if file.has_clock_of(each)), file)
+            if host is file:
+                hosts.append(file)
+            found = _shifted(found, host.ahead_of(hosts[0]))
         operations += found
     return sorted(operations, key=lambda operation: operation.invoked_ns)
 
@@ -155,6 +165,7 @@ def _shifted(operations: list[Operation], by_ns: int) -> list[Operation]:
 class _FileReader:
     def __init__(self, path: Path) -> None:
         self.wall_ahead_ns: int | None = None
+        self._boot = ""
         self._path = path
         self._line = 0
         self._open: dict[tuple[str, int], dict[str, Any]] = {}
@@ -186,6 +197,18 @@ class _FileReader:
             raise self._error(f"version {head.get('version')!r}; this reader knows {VERSION}")
         if "wall_ahead_ns" in head:
             self.wall_ahead_ns = self._field(head, "wall_ahead_ns", int)
+        if "boot" in head:
+            self._boot = self._field(head, "boot", str)
+
+    def ahead_of(self, other: _FileReader) -> int:
+        """Return by how much this file's wall_ahead_ns is more than that of another one; both have one."""
+        return (self.wall_ahead_ns or 0) - (other.wall_ahead_ns or 0)
+
+    def has_clock_of(self, other: _FileReader) -> bool:
+        """Return whether both were written in one boot of one host (rule 3)."""
+        if self._boot and other._boot:
+            return self._boot == other._boot
+        return abs(self.ahead_of(other)) <= HOST_NS
 
     def _take(self, event: dict[str, Any]) -> None:
         name = self._field(event, "e", str)

@@ -31,7 +31,7 @@ class Books:
         aborted: records of transactions that were aborted on purpose.
         refused, unknown: records by "topic/partition"; refused: by a broker, of those who do not send again.
         pairs: deliveries by (deliver or late, region of the publisher, region of the reader).
-        longest_silence_ms: without an acknowledgement, of the worst partition, while it was written to.
+        longest_silence_ms: without an acknowledgement, of the worst partition, from the first record sent to the last.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -56,6 +56,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
     """Count; complete reads at the end are nobody's deliveries."""
     books = Books()
     acked: list[tuple[str, Operation]] = []
+    sent_ns: dict[str, list[int]] = defaultdict(list)
     for operation in operations:
         topic = operation.key.rpartition("/")[0]
         if operation.process.startswith(PROGRAM):
@@ -64,6 +65,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
             books.aborted[topic] += 1
         elif operation.kind is Kind.PRODUCE:
             books.sent[topic] += 1
+            sent_ns[operation.key].append(operation.invoked_ns)
             if operation.outcome is not Outcome.OK:
                 books.failed[topic] += 1
                 books.unknown[operation.key] += operation.outcome is Outcome.UNKNOWN
@@ -79,8 +81,9 @@ def books_of(operations: Iterable[Operation]) -> Books:
                 read.add(offset)
                 origin = origin_of(value.rpartition(":")[0])
                 books.pairs[method_of(operation.process), origin, operation.site] += 1
-    for key, gap_ms in silences_ms(acked).items():
-        if gap_ms > books.longest_silence_ms:
+    edges = {key: (min(moments), max(moments)) for key, moments in sent_ns.items()}
+    for key, gap_ms in silences_ms(acked, edges).items():
+        if gap_ms >= books.longest_silence_ms:
             books.longest_silence_ms, books.silent_key = gap_ms, key
     return books
 

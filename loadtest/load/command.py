@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from georelay.cli.failure import CommandFailed
+from georelay.errors import GeorelayError
 
 EXIT_CANNOT_RUN: Final = 3
 WORKERS_MAX: Final = 64
@@ -47,12 +52,11 @@ def run(
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     need_extra("load")
-    from loadtest.campaign.mesh import CampaignFailed
-    from loadtest.load.campaign_file import CampaignError, begun_with, find, load, parse, seeded, shortened
+    from loadtest.load.campaign_file import begun_with, find, load, parse, seeded, shortened
     from loadtest.load.locust_processes import RunOptions
     from loadtest.load.runner import run_campaign
 
-    try:
+    with _no_failure_is_a_breach():
         file = find(campaign)
         chosen, text = load(file), file.read_text(encoding="utf-8")
         if seconds is not None:
@@ -64,8 +68,6 @@ def run(
         chosen = parse(text, name=chosen.name, place=file.name)
         options = RunOptions(campaign_text=text, out=out, web=web, workers_per_region=workers)
         code = asyncio.run(run_campaign(chosen, options, typer.echo))
-    except (CampaignError, CampaignFailed) as error:
-        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)
 
 
@@ -99,19 +101,35 @@ def validate(files: Annotated[list[str], typer.Argument(help="Names of shipped c
 def report(folder: Annotated[Path, typer.Argument(help="Folder of a run's results.")]) -> None:
     """Judge the results of a run again. Ends as `run` does."""
     need_extra("load")
-    from loadtest.load.campaign_file import CampaignError
     from loadtest.load.runner import judge
 
-    try:
+    with _no_failure_is_a_breach():
         code = judge(folder, typer.echo)
-    except CampaignError as error:
-        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)
 
 
 def schema() -> None:
     """Print the JSON schema of campaigns: every key, its values and bounds. Editors with TOML support read it."""
     typer.echo(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"), nl=False)
+
+
+@contextmanager
+def _no_failure_is_a_breach() -> Iterator[None]:
+    """End with EXIT_CANNOT_RUN whatever goes wrong: the exit code of other commands would say BREACH here."""
+    from loadtest.campaign.mesh import CampaignFailed
+    from loadtest.load.campaign_file import CampaignError
+
+    try:
+        yield
+    except BrokenPipeError:  # who read what we print has left
+        raise
+    except (CampaignError, CampaignFailed, GeorelayError, OSError) as error:
+        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="georelay-load-", suffix=".txt", delete=False) as file:
+            file.writelines(traceback.format_exception(error))
+        text = f"a mistake of georelay load itself, nothing was judged: {error!r} (traceback: {file.name})"
+        raise CommandFailed(text, exit_code=EXIT_CANNOT_RUN) from error
 
 
 def need_extra(command: str) -> None:

@@ -11,9 +11,7 @@ How clients sign in is in the environment (loadtest.bench.client_settings).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import queue
 import sys
 import threading
@@ -23,19 +21,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.bench.client_settings import from_environment
-from loadtest.load.engine_values import Plan, WallClock, read_plan
+from loadtest.load.engine_values import FLUSH_S, Plan, WallClock, read_plan
 from loadtest.load.kafka_publisher import KafkaPublisher
-from loadtest.load.publisher import Publisher
+from loadtest.load.publisher import Publisher, come_first, first_thread
 from loadtest.load.reader import readers_of
 from loadtest.load.samples_core import Done, Samples
 from loadtest.load.sources import FAILURES, ends_of
 from loadtest.load.wire_publisher import WirePublisher
 
 NAP_S_MAX: Final = 0.01
-FLUSH_S: Final = 125.0
 SAME_ENDS_S: Final = 2.0
 EXIT_CANNOT: Final = 3
-REALTIME_PRIORITY: Final = 1  # the lowest there is; every process without one waits for it
 
 
 class Tally:
@@ -59,7 +55,10 @@ class Tally:
 
 
 class PublishEngine:
-    """All publishers of a worker: one thread watches the clock and sends, this one listens and tells."""
+    """All publishers of a worker: one thread watches the clock and sends, this one listens and tells.
+
+    All of its threads come first: one that has the interpreter's lock and no core would keep the sender waiting.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._campaign = plan.campaign
@@ -69,7 +68,7 @@ class PublishEngine:
         self._ended = threading.Event()
         (plan.folder / "histories").mkdir(exist_ok=True)
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        first_thread(self._loop.run_forever).start()
         rows = plan.rows()
         self._rows: list[tuple[int, int, Publisher]] = [
             (row, sum(row == other for other, _, _ in rows), self._made(plan, row, region)) for row, _, region in rows
@@ -83,9 +82,12 @@ class PublishEngine:
 
     def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Send until told to end, then wait for the answers."""
-        sender = threading.Thread(target=self._send, daemon=True)
+        come_first()
+        sender = first_thread(self._send)
         sender.start()
         for command in each_second(commands):
+            if not sender.is_alive():
+                raise RuntimeError("the thread that sends has ended")  # its traceback stands above
             self._users = command.get("users", self._users)
             if "begin" in command:
                 self._began = time.monotonic()
@@ -101,7 +103,6 @@ class PublishEngine:
         say({"ended": {"sent": sent, "unanswered": left, "clock_stepped_ms": self._clock.stepped_ms()}})
 
     def _send(self) -> None:
-        come_first()
         in_flight_max = self._campaign.generator.in_flight_max
         while not self._ended.is_set():
             now_ns = self._clock.now_ns()
@@ -121,6 +122,7 @@ class ReadEngine:
 
     def __init__(self, plan: Plan, *, is_final: bool = False) -> None:
         self._plan = plan
+        self._is_final = is_final
         self._clock = WallClock()
         (plan.folder / "histories").mkdir(exist_ok=True)
         self._readers = readers_of(plan, self._clock, is_final=is_final)
@@ -144,30 +146,28 @@ class ReadEngine:
         say({"ended": {"has_all": has_all, "clock_stepped_ms": self._clock.stepped_ms()}})
 
     def _settle(self) -> bool:
-        """Wait until every reader has what any region holds, and nothing more comes; return whether it is so."""
+        """Wait until every reader has what any region holds, and nothing more comes; return whether it is so.
+
+        A complete read may take as long as it gets on: after a day of load there is much to read.
+        """
         plan = self._plan
         bootstraps = [plan.bootstrap(region) for region in plan.endpoints["regions"]]
         places = list({place: None for reader in self._readers for place in reader.progress.next})
         deadline = time.monotonic() + plan.campaign.checks.settle_s
         before: dict[tuple[str, int], int] = {}
+        read_before = 0
         while time.monotonic() < deadline:
             ends = ends_of(bootstraps, plan.settings, places)
             is_told = len(ends) == len(places)  # else nothing says how much there is
             if is_told and ends == before and all(reader.progress.has(ends) for reader in self._readers):
                 return True
             before = ends
+            read = sum(sum(reader.progress.next.values()) for reader in self._readers)
+            if self._is_final and read > read_before:
+                read_before, deadline = read, time.monotonic() + plan.campaign.checks.settle_s
             time.sleep(SAME_ENDS_S)
             self._tally.tell()
         return False
-
-
-def come_first() -> None:
-    """Let this thread run as soon as it wakes, before a mesh on the same cores: clients have their own elsewhere.
-
-    Linux grants it to root and to CAP_SYS_NICE. Where it does not, records leave later, and the run is judged by that.
-    """
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(REALTIME_PRIORITY))
 
 
 def each_second(commands: queue.SimpleQueue[dict[str, Any]]) -> Any:

@@ -22,6 +22,7 @@ SHOWN: Final = "shown"  # by a damaged broker to nobody's reader
 REFUSED: Final = "refused"  # begins the note of what a broker refused and the client did not send again
 EPOCH: Final = "epoch "  # begins the note of an acknowledgement whose client was told it
 PADDING: Final = b"."
+FLUSH_S: Final = 125.0  # how long a publisher waits for its last answers
 SUM_CHARS: Final = 8
 SHOWN_BYTES_MAX: Final = 64
 PUBLISHER: Final = re.compile(r".*-(\d+)-([a-z][a-z0-9-]*)")  # as publisher_name makes them

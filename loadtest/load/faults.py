@@ -76,7 +76,8 @@ async def _stop(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # another fault has killed it
+            os.kill(pid, signal.SIGCONT)
 
 
 def _link(change: Callable[[Fault], Sequence[str]]) -> Strike:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from loadtest.load.campaign import Users
 from loadtest.load.engine_values import REFUSED, Plan, WallClock
-from loadtest.load.publisher import Outgoing, Publisher
+from loadtest.load.publisher import Outgoing, Publisher, first_thread
 
 REQUEST_TIMEOUT_MS: Final = 1_000
 ONCE_TIMEOUT_MS: Final = 20_000
@@ -37,7 +37,7 @@ class KafkaPublisher(Publisher):
         for topic in self.topics:
             self._until_known(topic.name)
         self._ended = threading.Event()
-        self._poller = threading.Thread(target=self._poll, daemon=True)
+        self._poller = first_thread(self._poll)
         self._poller.start()
 
     def offer(self, records: list[Outgoing]) -> None:

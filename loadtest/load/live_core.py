@@ -53,7 +53,7 @@ def live_rows(
         if method == PUBLISH:
             books.acked[name] += samples.n
     lines = judge_target(campaign, totals, books, load_s=load_s)
-    invalid = faults_of_generator(campaign, seconds, (), trouble, from_s=began_s, to_s=now_s)
+    invalid = faults_of_generator(campaign, seconds, trouble, from_s=began_s, to_s=now_s)
     judgement = Judgement(lines=tuple(lines), invalid=tuple(invalid))
     at = f"{load_s:.0f} of {campaign.seconds:g} s; histories are judged at the end"
     rows = [_row(what="verdict so far", found=at, verdict=judgement.verdict)]

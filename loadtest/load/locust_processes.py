@@ -14,6 +14,7 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.child_process import PYTHON, SAID_NOTHING, ChildProcess, guarded
 from loadtest.free_ports import HOST, free_ports
 from loadtest.load.campaign import Campaign
+from loadtest.load.engine_values import FLUSH_S
 from loadtest.load.stage import Stage
 
 LOCUSTFILE: Final = Path(__file__).resolve().parent.parent / "locustfile.py"
@@ -21,6 +22,7 @@ START_S: Final = 120
 WORKERS_S: Final = 90
 POLL_S: Final = 0.05
 STOP_S: Final = 10
+END_S: Final = 120  # for what else there is to do at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,15 @@ class LocustProcesses:
             await asyncio.sleep(POLL_S)
 
     async def ended(self) -> None:
-        """Wait for the end of the load. Raises CampaignFailed: Locust failed."""
+        """Wait for the end of the load. Raises CampaignFailed: Locust failed, or does not end."""
         first = next(iter(self._processes.values()))
-        if code := await first.ended():
+        within_s = self._campaign.seconds + FLUSH_S + self._campaign.checks.settle_s + END_S
+        try:
+            async with asyncio.timeout(within_s):
+                code = await first.ended()
+        except TimeoutError as error:
+            raise CampaignFailed(f"Locust did not end within {within_s:g} s; its logs are in {self._folder}") from error
+        if code:
             raise CampaignFailed(f"Locust ended with {code}: {_last_words(first)}")
         self._has_ended = True
 

@@ -186,6 +186,20 @@ class EngineProcess:
             return
 
     def _follow(self) -> None:
+        try:
+            if not self._heard_to_the_end():
+                self.failure = self.failure or f"the {self.role} engine ended with {self._process.wait()}"
+        except (OSError, ValueError, KeyError) as error:  # a full disk, or a line that an engine could not finish
+            self.failure = f"what the {self.role} engine did cannot be kept: {error!r}"
+            self._process.kill()  # it must not wait for somebody who reads what it says
+        finally:
+            self.is_ready.set()
+            self.has_ended.set()
+        if self.failure:
+            self._run.trouble(self.failure)
+
+    def _heard_to_the_end(self) -> bool:
+        """Take in what it says; return whether it came to its last words."""
         ended = False
         for line in self._process.stdout:
             row = json.loads(line)
@@ -198,12 +212,7 @@ class EngineProcess:
                 self._run.engine_ended(self.role, row["ended"])
             else:
                 self._run.take(self.role, row)
-        code = self._process.wait()
-        if not ended:
-            self.failure = self.failure or f"the {self.role} engine ended with {code}"
-            self._run.trouble(self.failure)
-        self.is_ready.set()
-        self.has_ended.set()
+        return ended
 
 
 class LocustRun:
@@ -256,7 +265,8 @@ class LocustRun:
             if not engine.is_ready.wait(READY_S) or engine.failure:
                 raise CampaignError(engine.failure or f"the {engine.role} engine is not ready after {READY_S} s")
         if isinstance(self._environment.runner, WorkerRunner):
-            self._environment.runner.send_message(NAMED, {"worker": self.worker, "regions": regions})
+            told = {"worker": self.worker, "regions": regions, "reads": self._reads}
+            self._environment.runner.send_message(NAMED, told)
 
     def wait_for_workers(self) -> None:
         """Wait until the engines of every worker are ready; a master without all of them makes an invalid run."""
@@ -273,6 +283,12 @@ class LocustRun:
             if not self._in_regions_of(row, self._named):
                 where = ", ".join(users.regions) or "any region"
                 self.trouble(f"no worker is in {where}: what users[{row}] offer is missing")
+        for region in self.campaign.topology.regions:
+            here = [each for each in self._named.values() if region in each["regions"]]
+            if not here:
+                self.trouble(f"no worker is in {region}: what its clients do is missing")
+            elif self.campaign.readers and not any(each["reads"] for each in here):
+                self.trouble(f"no worker in {region} reads: give one of them its readers")
 
     def begin(self) -> None:
         """The first stage begins now."""

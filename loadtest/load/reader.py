@@ -2,6 +2,7 @@
 
 Rule 1: deliver latency is from when the record was DUE at its publisher until it is here.
 Rule 2: a reader may be slow, and may come and go; when the load is over it does neither, until it has everything.
+Rule 3: a complete read says of every partition that it was read, where nothing is too: what is missing is missed.
 """
 
 from __future__ import annotations
@@ -91,6 +92,10 @@ class Reader:
         self._ended.set()
         self.hurry()
         self._thread.join()
+        for topic, partition in self.progress.next.keys() - self._begun if self._is_final else ():
+            key = f"{topic}/{partition}"
+            number = self._history.invoke(Kind.FETCH, key, site=self.region, position=0, final=True)
+            self._history.fetched(number, [])
         self._history.close()
 
     def _run(self) -> None:

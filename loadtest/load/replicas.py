@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -86,7 +87,7 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
     Returns:
         One row per partition: (partition, committed end, broker -> folder of its replica).
     """
-    ends = await committed(stage, region, topic)
+    ends = await until(lambda: _ends_of_all(stage, region, topic), within_s=SETTLE_S)
 
     async def look() -> dict[int, dict[str, Path]]:
         found: dict[int, dict[str, Path]] = {}
@@ -112,10 +113,25 @@ async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, 
     return [(partition, ends.get(partition, 0), folders) for partition, folders in sorted(found.items())]
 
 
+async def _ends_of_all(stage: Stage, region: str, topic: str) -> dict[int, int]:
+    """Return what `committed` does, once every replica was asked: one that lags knows of less. Raises NotYet."""
+    told = await _streams(stage, region, topic)
+    count = Counter(row["partition"] for rows in told.values() for row in rows)
+    partitions = await _partitions(stage, region, topic)
+    if not partitions or any(count[row["partition"]] < len(row["replicas"]) for row in partitions):
+        silent = [f"{broker} does not answer" for broker in stage.admins(region) if broker not in told]
+        raise NotYet(f"not every replica of {topic} in {region} says how far it has come: {silent}")
+    return _highest(told)
+
+
 async def committed(stage: Stage, region: str, topic: str) -> dict[int, int]:
     """Return partition -> offset behind the last committed record, as the brokers of a region know it now."""
+    return _highest(await _streams(stage, region, topic))
+
+
+def _highest(told: Mapping[str, Rows]) -> dict[int, int]:
     ends: dict[int, int] = {}
-    for row in (row for rows in (await _streams(stage, region, topic)).values() for row in rows):
+    for row in (row for rows in told.values() for row in rows):
         ends[row["partition"]] = max(ends.get(row["partition"], 0), row["high_watermark"])
     return ends
 

@@ -8,7 +8,7 @@ replicas.jsonl  replicas and regions that were compared        bed.json      how
 programs.jsonl  what came of programs beside the load  orphans.jsonl  orphan branches, with their records
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
-trouble-*.jsonl what makes the run invalid
+trouble-*.jsonl what makes the run invalid             played.json    there when everything was done that is judged
 
 Rule: where Locust was alone nothing was broken and nobody read everything once more, made programs or kept traces. What
       needs that is not judged then, which a line says.
@@ -50,6 +50,7 @@ from loadtest.load.report_targets_core import REPORT_TARGETS
 KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
 WRITER: Final = "transactional-writer"
 ENDED: Final = "ended"  # a broker, by itself
+PLAYED: Final = "played.json"
 NOT_ALONE: Final = ("run.json", "cpu.jsonl", "events.jsonl")  # no run.json is in the runs of a drill
 ALONE: Final = "Locust alone: nothing was broken, and neither the traces nor a complete read are judged"
 UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
@@ -78,24 +79,31 @@ class Results:
         self.bed = self._document("bed.json")
         self.phases: list[PhaseReport] = []
         self.figures: list[str] = []
-        self.ended = [json.loads(path.read_text()) for path in sorted(folder.glob("ended-*.json"))]
+        self.ended = {
+            path.stem.removeprefix("ended-"): json.loads(path.read_text())
+            for path in sorted(folder.glob("ended-*.json"))
+        }
         self.began_s = float(self._document("began.json").get("wall_ns", 0)) / 1e9
 
     def judge(self) -> verdict_core.Judgement:
         """Judge the run and write verdict.json."""
         campaign = self.campaign
         to_s = self.began_s + campaign.seconds
-        invalid = verdict_core.faults_of_generator(
-            campaign, self.seconds, self.ended, self.trouble, from_s=self.began_s, to_s=to_s
-        )
+        invalid = verdict_core.faults_of_generator(campaign, self.seconds, self.trouble, from_s=self.began_s, to_s=to_s)
+        invalid += verdict_core.faults_of_endings(self.seconds, self.ended)
+        if not self.is_alone and not (self.folder / PLAYED).exists():
+            invalid.append("the run did not come to its end: what it did not do cannot be judged")
         idle = idle_share(self.cpu, from_s=self.began_s, to_s=to_s)
         invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us"))
         operations, history = self.operations, self.history = self._histories(invalid)
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
+        invalid += verdict_core.faults_of_offer(campaign, totals)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
-        lines += verdict_core.judge_checks(campaign, history, books, self.ended)
+        lines += verdict_core.judge_checks(campaign, history, books, list(self.ended.values()))
+        if campaign.checks.ends:
+            lines.append(verdict_core.judge_ends(campaign.topics, operations))
         self.figures = [ALONE] if self.is_alone else []
         self.figures += latency_lines(totals, campaign.target.floor_ms)
         if campaign.checks.caught_up_s_max is not None:
@@ -213,4 +221,11 @@ def _alone(campaign: Campaign) -> Campaign:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    """Return the rows of a file, none where there is no file. Raises CampaignError: a line is torn."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise CampaignError(f"{path} cannot be read: a line of it is no JSON ({error})") from error

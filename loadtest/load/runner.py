@@ -29,13 +29,12 @@ from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
 from loadtest.load.programs import Program
 from loadtest.load.report_targets_core import REPORT_TARGETS, targets_of
-from loadtest.load.results import ENDED, Results
+from loadtest.load.results import ENDED, PLAYED, Results
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
 SAMPLE_S: Final = 1.0
-COMPLETE_S: Final = 600
-REPORT_DONE: Final = (0, 1, 3)  # pass, breach, inconclusive: all of them are reports
+COMPLETE_S: Final = 600  # at least, and as long as the load took
 PHASES_SAID_MAX: Final = 25  # the page has all
 Say = Callable[[str], None]
 
@@ -44,8 +43,7 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CampaignFailed."""
     if campaign.checks.report:
         await asyncio.to_thread(_need_report)  # not after an hour of load
-    folder = options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    folder.mkdir(parents=True)
+    folder = _new_folder(options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     (folder / f"{campaign.name}.toml").write_text(options.campaign_text, encoding="utf-8")
     (folder / "run.json").write_text(json.dumps(_circumstances(folder), indent=1) + "\n", encoding="utf-8")
     say(f"{campaign.name}: {campaign.about}")
@@ -70,6 +68,20 @@ async def play(campaign: Campaign, options: RunOptions, stage: Stage, say: Say) 
         await keep_branches(stage)
     if campaign.checks.replicas:
         await stage.settle()
+    (stage.folder / PLAYED).write_text(json.dumps({"wall_ns": time.time_ns()}) + "\n", encoding="utf-8")
+
+
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder of this name, with a number behind it where another run of this second has the name."""
+    number, folder = 1, wanted
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
+        else:
+            return folder
 
 
 def judge(folder: Path, say: Say) -> int:
@@ -127,7 +139,10 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
     finally:
         for task in beside:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        left = await asyncio.gather(*beside, return_exceptions=True)
+        for failure in left:  # of the mend of a fault, perhaps, on somebody's mesh; the first one is raised as well
+            if isinstance(failure, CampaignFailed):
+                sys.stderr.write(f"{failure}\n")
         await locust.stop()
         await asked.aclose()
 
@@ -180,8 +195,6 @@ async def _finish(program: Program, ends: float) -> None:
 
 async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> None:
     """Read every partition in every region from its first record to its last."""
-    if not campaign.readers:
-        return
     plan = written(
         folder / "plan-complete.json",
         campaign=folder / f"{campaign.name}.toml",
@@ -191,9 +204,12 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
         worker="end",
     )
     words = guarded(PYTHON, "-m", "loadtest.load.engine", "complete", plan)
-    code, _, why = await run_command(words, within_s=COMPLETE_S, environment=environment(stage.settings))
+    within_s = COMPLETE_S + campaign.seconds
+    code, said, why = await run_command(words, within_s=within_s, environment=environment(stage.settings))
     if code:
         raise CampaignFailed(f"the complete read ended with {code}: {why.strip()[-300:]}")
+    ended = json.loads(said.splitlines()[-1])["ended"]
+    (folder / "ended-complete-end.json").write_text(json.dumps(ended) + "\n", encoding="utf-8")
 
 
 def keep_traces(folder: Path) -> None:
@@ -225,7 +241,7 @@ def _report(campaign: Campaign, folder: Path) -> None:
     done = subprocess.run(
         (sys.executable, "-P", "-m", "georelay.cli", *words), capture_output=True, text=True, check=False
     )
-    if done.returncode not in REPORT_DONE:
+    if done.returncode:  # no verdict: nothing fails for that
         raise CampaignFailed(f"georelay report ended with {done.returncode}: {done.stderr.strip()[-300:]}")
 
 

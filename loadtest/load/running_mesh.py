@@ -52,8 +52,11 @@ class RunningMesh(WanMesh):
         """Leave it as it is."""
 
     async def command(self, template: str, brokers: Sequence[str]) -> None:
-        """Run an operator's command for each of these brokers at once. Raises CampaignFailed."""
-        await asyncio.gather(*(self._one(template, broker) for broker in brokers))
+        """Run an operator's command for each of these brokers at once. Raises CampaignFailed, when all have ended."""
+        ends = await asyncio.gather(*(self._one(template, broker) for broker in brokers), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
 
     async def _one(self, template: str, broker: str) -> None:
         region, _, number = broker.rpartition("-")

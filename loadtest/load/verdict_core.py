@@ -8,17 +8,18 @@ Rule 2: a target without a measurement is a breach: nothing measured is nothing 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from loadtest.campaign.phases_core import spans_of
+from loadtest.history.operation import Kind, Operation, Outcome
 from loadtest.history.verdict import Category
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
-from loadtest.load.campaign import Campaign
-from loadtest.load.engine_values import DELIVER, PUBLISH
+from loadtest.load.campaign import Campaign, Topic
+from loadtest.load.engine_values import ABORT, DELIVER, PUBLISH
 from loadtest.load.figures_core import Heal, seconds
 from loadtest.load.orphans_core import Orphans
 from loadtest.load.samples_core import Samples
@@ -32,6 +33,9 @@ TORN_SHOWN_MAX: Final = 5
 WARM_S: Final = 2.0
 NOISE_MS: Final = 10.0  # of the scheduler of a shared machine
 BUSY_SHARE: Final = 0.9  # of the seconds of an engine, the others may be busier
+OFFERED_SHARE_MIN: Final = 0.9
+START_S_MAX: Final = 3.0  # until all users of a stage are there
+POISSON_SIGMAS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,6 @@ def totals_of(told: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sample
 def faults_of_generator(
     campaign: Campaign,
     told: Sequence[Mapping[str, Any]],
-    ended: Sequence[Mapping[str, Any]],
     trouble: Sequence[Mapping[str, Any]],
     *,
     from_s: float,
@@ -88,7 +91,6 @@ def faults_of_generator(
 
     Args:
         told: what engines told each second.
-        ended: their last words.
         from_s, to_s: the load's time on the wall clock; what engines did before and after is not judged.
     """
     bounds = campaign.generator
@@ -103,15 +105,41 @@ def faults_of_generator(
         share = quantile([row["cpu_share"] for row in rows], BUSY_SHARE)
         if share > bounds.cpu_share_max:
             found.append(f"{name}: {share:.0%} of a core in its busier seconds, more than {bounds.cpu_share_max:.0%}")
-        lag_ms = quantile([row["lag_p99_ms"] for row in rows], BUSY_SHARE)
+        lag_ms = quantile([row["lag_p99_ms"] for row in rows if row["lag_p99_ms"] > 0] or [0.0], BUSY_SHARE)
         if lag_ms > bounds.lag_p99_ms_max:
             found.append(f"{name}: it sent {lag_ms:.1f} ms late (p99), more than {bounds.lag_p99_ms_max:g} ms")
-    for row in ended:
+    return found
+
+
+def faults_of_endings(told: Sequence[Mapping[str, Any]], ended: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return why what engines said last says nothing.
+
+    Args:
+        told: what engines told each second.
+        ended: their last words, by role and worker, such as "read-us".
+    """
+    found = []
+    for role, worker in sorted({(row["role"], row["worker"]) for row in told}):
+        if f"{role}-{worker}" not in ended:
+            found.append(f"{role} engine of {worker}: it was ended, or its last words were not brought here")
+    for row in ended.values():
         if row["clock_stepped_ms"] > CLOCK_STEP_MS_MAX:
             found.append(f"the clock of the generator stepped by {row['clock_stepped_ms']:.1f} ms")
         if row.get("unanswered"):
             found.append(f"{row['unanswered']} records were never answered nor given up")
     return found
+
+
+def faults_of_offer(campaign: Campaign, totals: Mapping[tuple[str, str], Samples]) -> list[str]:
+    """Return whether clearly less was offered than the stages say: somebody ended them, or a sender stood still.
+
+    A transaction counts once for each of its topics, so more is no fault.
+    """
+    due = sum(stage.seconds * stage.rate for stage in campaign.stages)
+    peak = max((stage.rate for stage in campaign.stages), default=0.0)
+    least = OFFERED_SHARE_MIN * due - START_S_MAX * peak - POISSON_SIGMAS * math.sqrt(due)
+    offered = sum(samples.n + samples.failed for (method, _), samples in totals.items() if method in (PUBLISH, ABORT))
+    return [] if offered >= least else [f"{offered:,} records were offered, the stages say {due:,.0f}"]
 
 
 def faults_of_machine(campaign: Campaign, *, idle: float | None, lag_us: float | None) -> list[str]:
@@ -144,8 +172,10 @@ def judge_target(
             if kind == method and bound_ms is not None:
                 lines.append(_latency(f"{method} {name} p99", samples, bound_ms + target.floor_ms.get(name, 0.0)))
     bound_ms = target.deliver_p99_ms_max
-    if bound_ms is not None and not any(method == DELIVER for method, _ in totals):
-        lines.append(_line("deliver p99", f"<= {bound_ms:g} ms", "nothing was read", is_kept=False))
+    if bound_ms is not None:
+        read = {pair for method, pair in totals if method == DELIVER}
+        for pair in [pair for pair in pairs_of(campaign) if pair not in read] or ([] if read else ["anywhere"]):
+            lines.append(_line(f"deliver {pair} p99", f"<= {bound_ms:g} ms", "nothing was read", is_kept=False))
     if target.records_per_s_min is not None:
         rate = books.acked_total / load_s if load_s else 0.0
         kept = rate >= target.records_per_s_min
@@ -157,6 +187,21 @@ def judge_target(
         kept = share >= target.published_share_min
         lines.append(_line("acknowledged", f">= {target.published_share_min:.4%} of what was due", found, is_kept=kept))
     return lines
+
+
+def pairs_of(campaign: Campaign) -> list[str]:
+    """Return `us->eu` for each region that publishes what prompt readers of another one read."""
+    regions = campaign.topology.regions
+    return sorted(
+        {
+            f"{origin}->{dest}"
+            for users in campaign.users
+            for readers in campaign.readers
+            if not readers.is_late and set(users.topics) & set(readers.topics)
+            for origin in users.regions or regions
+            for dest in readers.regions or regions
+        }
+    )
 
 
 def judge_checks(
@@ -187,6 +232,15 @@ def judge_checks(
         kept = bool(books.silent_key) and found_s <= bound_s
         lines.append(_line("longest silence", f"<= {bound_s:g} s", found, is_kept=kept))
     return lines
+
+
+def judge_ends(topics: Sequence[Topic], operations: Iterable[Operation]) -> Line:
+    """Judge whether brokers told the ends of each partition at all; the history judges what they told."""
+    told = Counter(each.key for each in operations if each.kind is Kind.END and each.outcome is Outcome.OK)
+    keys = [f"{topic.name}/{row}" for topic in topics if not topic.filled_mb for row in range(topic.partitions)]
+    untold = [key for key in keys if not told[key]]
+    found = f"{told.total():,} told" + (f", none of {', '.join(untold)}" if untold else "")
+    return _line("ends of partitions", "told of each", found, is_kept=not untold)
 
 
 def judge_slowdown(
@@ -241,7 +295,7 @@ def judge_replicas(rows: Sequence[Mapping[str, Any]]) -> Line:
     Args:
         rows: {"of": topic and partition, "compared": brokers, "differ": those of them that hold something else}.
     """
-    count = sum(len(row["compared"]) for row in rows)
+    count = sum(len(row["compared"]) for row in rows if len(row["compared"]) > 1)  # one alone is equal to itself
     differ = [f"{broker} {row['of']}" for row in rows for broker in row["differ"]]
     found = f"{count:,} compared, {', '.join(differ) or 'none'} differs"
     return _line("replicas", "equal, record by record", found, is_kept=count > 0 and not differ)

@@ -13,7 +13,7 @@ from loadtest.history.history_file import HistoryWriter, read_history
 from loadtest.history.operation import HistoryError, Kind, Outcome
 
 HEAD = '{"format":"georelay-history","version":1}\n'
-HEAD_WITH_CLOCK = '{"format":"georelay-history","version":1,"wall_ahead_ns":1000000000}\n'
+HEAD_WITH_CLOCK = '{"format":"georelay-history","version":1,"wall_ahead_ns":1000000000,"boot":""}\n'
 BEGUN = '{"e":"invoke","p":"a","n":0,"t":5,"op":"produce","key":"k","value":"v"}\n'
 ENDED = '{"e":"ok","p":"a","n":0,"t":9,"offset":3}\n'
 
@@ -65,6 +65,7 @@ def test_the_golden_lines_of_version_1_are_read(tmp_path: Path) -> None:
 def test_a_new_file_says_how_far_the_wall_clock_is_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time_ns=lambda: 1_000_000_007, monotonic_ns=lambda: 7)
     monkeypatch.setattr(history_file, "time", clock)
+    monkeypatch.setattr(history_file, "_boot", lambda: "")
     HistoryWriter(tmp_path / "h.ndjson", "a").close()
     assert (tmp_path / "h.ndjson").read_text() == HEAD_WITH_CLOCK
 
@@ -90,6 +91,26 @@ def test_times_of_another_host_are_told_by_the_clock_of_the_first_file(tmp_path:
 
 def test_clocks_of_one_host_drift_and_shift_nothing(tmp_path: Path) -> None:
     assert on_hosts(tmp_path, 7_000_000_000, 8_000_000_000, 6_000_000_000) == [(5, 9), (5, None), (5, 9)]
+
+
+@pytest.mark.parametrize(("boot", "by_ns"), [("one", 0), ("other", 90_000_000_000)])
+def test_hosts_are_told_apart_by_their_boots_where_files_say_them(tmp_path: Path, boot: str, by_ns: int) -> None:
+    heads = [
+        HEAD_WITH_CLOCK.replace('"boot":""', f'"boot":"{each}"').replace("1000000000", str(ahead))
+        for each, ahead in (("one", 7_000_000_000), (boot, 97_000_000_000))
+    ]
+    paths = [tmp_path / "a.history", tmp_path / "b.history"]
+    for path, head in zip(paths, heads, strict=True):
+        path.write_text(head + BEGUN.replace('"p":"a"', f'"p":"{path.stem}"'))
+    found = {row.process: row.invoked_ns for row in read_history(paths)}
+    assert found == {"a": 5, "b": 5 + by_ns}
+
+
+def test_two_hosts_that_booted_within_a_second_are_two(tmp_path: Path) -> None:
+    for name, ahead in (("one", 7_000_000_000), ("two", 7_000_000_500)):
+        head = HEAD_WITH_CLOCK.replace('"boot":""', f'"boot":"{name}"').replace("1000000000", str(ahead))
+        (tmp_path / name).write_text(head + BEGUN.replace('"p":"a"', f'"p":"{name}"'))
+    assert {row.invoked_ns for row in read_history([tmp_path / "one", tmp_path / "two"])} == {5, 505}
 
 
 def test_all_files_of_another_host_are_shifted_alike(tmp_path: Path) -> None:

@@ -212,13 +212,15 @@ def record(partition: int, offset: int) -> Taken:
     return Taken("orders", partition, offset, value_of("w1-0-eu", offset * 10 + partition, 1, 64))
 
 
-def read(folder: Path, readers: Readers, batches: list[Any], until: Mapping[Spot, int]) -> tuple[Reader, Any]:
+def read(
+    folder: Path, readers: Readers, batches: list[Any], until: Mapping[Spot, int], *, is_final: bool = False
+) -> tuple[Reader, Any]:
     source: Any = type("ThisSource", (FakeSource,), {"batches": batches, "opened": []})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SOURCES, readers.kind, source)
         patch.setattr(reader_module, "AGAIN_S", 0.0)
         users = Users(kind="kafka", topics=("orders",))
-        (reader,) = readers_of(plan_of(folder, users, readers), WallClock(), is_final=False)
+        (reader,) = readers_of(plan_of(folder, users, readers), WallClock(), is_final=is_final)
         reader.start()
         while not reader.progress.has(until):
             threading.Event().wait(0.001)
@@ -234,6 +236,12 @@ def test_a_reader_goes_on_where_it_was_when_its_source_broke(tmp_path: Path) -> 
     assert sorted(rows[:2]) == [("orders/0", 0, [0]), ("orders/1", 0, [0])]
     assert rows[2:] == [("orders/0", None, [1])]
     assert [(method, pair) for method, pair, _ in reader.done] == [("deliver", "eu->us")] * 3
+
+
+def test_a_complete_read_says_so_of_partitions_too_where_nothing_is(tmp_path: Path) -> None:
+    read(tmp_path, Readers(topics=("orders",)), [[record(1, 0)]], {("orders", 1): 1}, is_final=True)
+    rows = [(row.key, row.final, len(row.records), row.position) for row in histories(tmp_path)]
+    assert sorted(rows) == [("orders/0", True, 0, 0), ("orders/1", True, 1, 0), ("stock/0", True, 0, 0)]
 
 
 def test_a_slow_reader_is_counted_apart_and_hurries_when_the_load_is_over(tmp_path: Path) -> None:

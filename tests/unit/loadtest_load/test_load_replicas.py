@@ -123,6 +123,13 @@ async def test_a_broker_that_does_not_answer_is_named_when_replicas_are_compared
         await replicas.compare(stage)
 
 
+async def test_replicas_are_compared_only_when_every_one_says_how_far_it_is(stage: Any) -> None:
+    for address in ADMINS.values():
+        del stage.answers[address, "/v1/status"]
+    with pytest.raises(CampaignFailed, match="not every replica of orders in us says how far it has come"):
+        await replicas.compare(stage)
+
+
 async def test_a_lost_disk_is_deleted_while_its_broker_is_down_and_filled_before_it_is_healed(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
-from loadtest.load.results import ALONE, Results
+from loadtest.load.campaign_file import CampaignError
+from loadtest.load.results import ALONE, PLAYED, Results
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import BREACH, INVALID, PASS, Judgement
 
@@ -27,10 +28,11 @@ home = "us"
 [[stages]]
 for = "10s"
 users = 1
-rate = 1
+rate = 0.5
 [[users]]
 kind = "native"
 topics = ["orders"]
+regions = ["us"]
 [[readers]]
 topics = ["orders"]
 [[programs]]
@@ -123,9 +125,24 @@ def test_without_a_fault_no_loss_has_to_be_found(tmp_path: Path) -> None:
     assert Results(folder_of(tmp_path, campaign=campaign)).judge().verdict == PASS
 
 
+def test_a_whole_run_that_did_not_come_to_its_end_says_nothing(tmp_path: Path) -> None:
+    campaign = CAMPAIGN.partition("[[programs]]")[0]
+    folder = folder_of(tmp_path, campaign=campaign, files=("run.json",))
+    assert Results(folder).judge().invalid == ("the run did not come to its end: what it did not do cannot be judged",)
+    (folder / PLAYED).write_text("{}")
+    assert Results(folder).judge().verdict == PASS
+
+
+def test_a_torn_line_is_said_with_its_file(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "seconds-w.jsonl").write_text('{"second": 1')
+    with pytest.raises(CampaignError, match=r"seconds-w\.jsonl cannot be read: a line of it is no JSON"):
+        Results(folder)
+
+
 def test_a_whole_run_without_its_report_is_broken(tmp_path: Path) -> None:
     campaign = CAMPAIGN.partition("[[programs]]")[0] + "[checks]\nreport = true\n"
-    results = Results(folder_of(tmp_path, campaign=campaign, files=("run.json",)))
+    results = Results(folder_of(tmp_path, campaign=campaign, files=("run.json", PLAYED)))
     judgement = results.judge()
     assert (judgement.verdict, whats(judgement, kept=False)) == (BREACH, ["report and histories"])
     assert ALONE not in results.figures

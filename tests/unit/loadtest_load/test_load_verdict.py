@@ -19,15 +19,18 @@ from loadtest.load.books_core import (
     faults_of_integrity,
     shares_in_time,
 )
-from loadtest.load.campaign import Campaign, Checks, Stage, Target, Topic, Users
+from loadtest.load.campaign import Campaign, Checks, Readers, Stage, Target, Topic, Topology, Users
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import (
     Judgement,
     Line,
+    faults_of_endings,
     faults_of_generator,
+    faults_of_offer,
     judge_agreement,
     judge_checks,
     judge_endings,
+    judge_ends,
     judge_replicas,
     judge_slowdown,
     judge_target,
@@ -51,8 +54,7 @@ def second(at: float, **more: Any) -> dict[str, Any]:
 
 
 def generator(seconds: list[dict[str, Any]], **more: Any) -> list[str]:
-    known: dict[str, Any] = {"ended": [{"clock_stepped_ms": 0.0}], "trouble": []} | more
-    return faults_of_generator(CAMPAIGN, seconds, known["ended"], known["trouble"], from_s=100, to_s=110)
+    return faults_of_generator(CAMPAIGN, seconds, more.get("trouble", ()), from_s=100, to_s=110)
 
 
 def test_a_generator_within_its_bounds_says_something() -> None:
@@ -69,18 +71,43 @@ def test_a_generator_that_sends_late_says_nothing() -> None:
     assert generator(late) == ["publish engine of w1: it sent 30.0 ms late (p99), more than 2 ms"]
 
 
+def test_seconds_in_which_nothing_is_due_do_not_hide_a_late_generator() -> None:
+    late = [second(100 + at, lag_p99_ms=30.0 if at == 5 else 0.0) for at in range(11)]
+    assert generator(late) == ["publish engine of w1: it sent 30.0 ms late (p99), more than 2 ms"]
+
+
 def test_what_engines_do_before_and_after_the_load_is_not_judged() -> None:
     outside = [second(90, lag_p99_ms=500.0), second(120, cpu_share=1.0)]
     assert generator([*outside, *(second(100 + at) for at in range(11))]) == []
     assert generator(outside) == ["no engine told anything while there was load"]
 
 
-def test_a_lost_worker_a_clock_that_stepped_and_records_without_an_end_say_nothing() -> None:
+def test_a_lost_worker_says_nothing() -> None:
     rows = [second(100 + at) for at in range(11)]
     assert generator(rows, trouble=[{"what": "worker w2 was lost"}]) == ["worker w2 was lost"]
-    assert generator(rows, ended=[{"clock_stepped_ms": 3.0}]) == ["the clock of the generator stepped by 3.0 ms"]
-    left = generator(rows, ended=[{"clock_stepped_ms": 0.0, "unanswered": 4}])
-    assert left == ["4 records were never answered nor given up"]
+
+
+def test_a_clock_that_stepped_records_without_an_end_and_an_engine_without_one_say_nothing() -> None:
+    rows = [second(100), second(101)]
+    assert faults_of_endings(rows, {"publish-w1": {"clock_stepped_ms": 0.0, "unanswered": 0}}) == []
+    said = faults_of_endings(rows, {"publish-w1": {"clock_stepped_ms": 3.0}})
+    assert said == ["the clock of the generator stepped by 3.0 ms"]
+    said = faults_of_endings(rows, {"publish-w1": {"clock_stepped_ms": 0.0, "unanswered": 4}})
+    assert said == ["4 records were never answered nor given up"]
+    said = faults_of_endings(rows, {"read-w1": {"clock_stepped_ms": 0.0}})
+    assert said == ["publish engine of w1: it was ended, or its last words were not brought here"]
+
+
+@pytest.mark.parametrize(("n", "failed", "faults"), [(40, 20, 0), (59, 0, 0), (20, 4, 1), (0, 0, 1)])
+def test_a_load_that_ended_early_says_nothing(n: int, failed: int, faults: int) -> None:
+    campaign = replace(CAMPAIGN, stages=(Stage(seconds=20, users=1, rate=5),))
+    said = faults_of_offer(campaign, totals_of([told([1.0] * n, "publish", "orders", failed)]))
+    assert len(said) == faults
+    assert all(line.endswith("records were offered, the stages say 100") for line in said)
+
+
+def test_a_load_of_nothing_is_offered_whole() -> None:
+    assert faults_of_offer(replace(CAMPAIGN, stages=(Stage(seconds=20, users=0, rate=0),)), {}) == []
 
 
 def told(latencies: list[float], method: str = "deliver", name: str = "us->eu", failed: int = 0) -> dict[str, Any]:
@@ -102,6 +129,21 @@ def test_a_target_without_a_measurement_is_broken() -> None:
     campaign = replace(CAMPAIGN, target=Target(deliver_p99_ms_max=50, records_per_s_min=1, published_share_min=0.5))
     lines = judge_target(campaign, {}, Books(), load_s=10)
     assert [line.is_kept for line in lines] == [False, False, False]
+
+
+def test_a_pair_of_which_nothing_was_read_is_missed_beside_those_that_were() -> None:
+    campaign = replace(
+        CAMPAIGN,
+        topology=Topology(regions=("us", "eu")),
+        users=(Users(kind="kafka", topics=("orders",), regions=("us",)),),
+        readers=(Readers(topics=("orders",)), Readers(topics=("orders",), pause_ms=5), Readers(topics=("bills",))),
+        target=Target(deliver_p99_ms_max=50),
+    )
+    lines = judge_target(campaign, totals_of([told([1.0], name="us->us")]), Books(), load_s=10)
+    assert [(line.what, line.is_kept) for line in lines] == [
+        ("deliver us->us p99", True),
+        ("deliver us->eu p99", False),
+    ]
 
 
 def test_records_that_failed_were_due_all_the_same() -> None:
@@ -257,6 +299,31 @@ def test_the_longest_silence_is_that_of_one_partition() -> None:
     assert lines == [True, False]
 
 
+def test_a_partition_is_silent_until_its_first_acknowledgement_and_after_its_last_one() -> None:
+    def send(number: int, sent_s: float, outcome: Outcome) -> Operation:
+        sent_ns = int(sent_s * 1e9)
+        told: dict[str, Any] = {"outcome": outcome, "completed_ns": sent_ns, "offset": 0 if outcome is Outcome.OK else None}
+        row: dict[str, Any] = {"process": "w1-0-us", "number": number, "kind": Kind.PRODUCE, "value": f"v{number}"}
+        return Operation(**row, key="orders/0", invoked_ns=sent_ns, **told)
+
+    first, last = send(0, 1, Outcome.FAIL), send(2, 9, Outcome.FAIL)
+    for at_s, silence_s in ((2, 7), (7, 6)):
+        books = books_of([first, send(1, at_s, Outcome.OK), last])
+        assert (books.longest_silence_ms, books.silent_key) == (silence_s * 1e3, "orders/0")
+    assert books_of([first, last]).longest_silence_ms == 8_000
+
+
+def test_ends_are_told_of_every_partition_or_nothing_is_known_of_them() -> None:
+    def end(number: int, outcome: Outcome, offset: int | None) -> Operation:
+        row: dict[str, Any] = {"process": "ends", "number": number, "kind": Kind.END, "key": f"orders/{number}"}
+        return Operation(**row, invoked_ns=1, completed_ns=2, outcome=outcome, offset=offset)
+
+    topics = (Topic(name="orders", partitions=2), Topic(name="filled", filled_mb=1))
+    line = judge_ends(topics, [end(0, Outcome.OK, 3), end(1, Outcome.FAIL, None)])
+    assert (line.found, line.is_kept) == ("1 told, none of orders/1", False)
+    assert judge_ends(topics, [end(0, Outcome.OK, 3), end(1, Outcome.OK, 0)]).is_kept
+
+
 def test_a_lost_record_is_a_breach() -> None:
     lost = [*HISTORY[:4], fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1")], final=True)]
     (line,) = judge_checks(CAMPAIGN, check(lost), books_of(lost))
@@ -351,5 +418,6 @@ def test_replicas_are_equal_when_none_of_their_files_differs(differ: list[str], 
     assert (line.found, line.is_kept) == (found, kept)
 
 
-def test_replicas_that_nobody_compared_are_not_equal() -> None:
+def test_replicas_that_nobody_compared_or_that_were_alone_are_not_equal() -> None:
     assert not judge_replicas([]).is_kept
+    assert not judge_replicas([{"of": "orders/0", "compared": ["us-1"], "differ": []}]).is_kept

@@ -83,7 +83,7 @@ class Locusts:
         environment: Any = SimpleNamespace(parsed_options=options, runner=runner)
         run = self.module.LocustRun(environment)
         for name, regions in workers.items():
-            run.worker_named(f"host_{name}", {"worker": name, "regions": regions})
+            run.worker_named(f"host_{name}", {"worker": name, "regions": regions, "reads": name != "eu-2"})
         return run
 
     def dispatch(self, *goals: int | str) -> list[dict[str, list[int]]]:
@@ -159,7 +159,17 @@ def test_a_region_without_a_worker_makes_the_run_invalid(locusts: Locusts) -> No
     locusts.run("master", {"us": ["us"]}).wait_for_workers()
     (file,) = locusts.out.glob("trouble-*.jsonl")
     told = [json.loads(line)["what"] for line in file.read_text().splitlines()]
-    assert told == ["no worker is in eu: what users[1] offer is missing"]
+    assert told == [
+        "no worker is in eu: what users[1] offer is missing",
+        "no worker is in eu: what its clients do is missing",
+    ]
+
+
+def test_a_region_whose_workers_do_not_read_makes_the_run_invalid(locusts: Locusts) -> None:
+    locusts.run("master", {"us": ["us"], "eu-2": ["eu"]}).wait_for_workers()
+    (file,) = locusts.out.glob("trouble-*.jsonl")
+    (row,) = file.read_text().splitlines()
+    assert json.loads(row)["what"] == "no worker in eu reads: give one of them its readers"
 
 
 @pytest.mark.parametrize(("kind", "files"), [("alone", ["unit.toml"]), ("master", ["unit.toml"]), ("worker", [])])

@@ -167,6 +167,7 @@ class ActiveFile:
             except OSError as error:
                 log.info("segment.room_refused", segment=str(self._path), reason=str(error))
                 self._refused = True
+                self._room_end = self._fs.size(self._handle)  # ext4 gives what it has before it says that it is full
                 return
             self._room_end = start + size
             self._step = min(2 * self._step, ROOM_STEP_BYTES_MAX)

@@ -14,9 +14,16 @@ Rule 4: at a start the rows that count are written into their segments once more
 are removed, the older one first. What follows, up to the judgement by the flushed marks, sees segments alone.
 Rule 5: the last frame may be torn: nobody was promised it. One with others behind it is damaged: the others count, and
 logs that lack what it said end below their marks, and are repaired as if their segments had been. A row behind which
-another one begins, or where another whole entry lies already, is of before a cut: what took it back was damaged.
+another one begins is of before a cut, and so is what is in a row from where another whole entry lies on: what took it
+back was damaged.
+Rule 6: a use of a file begins with a frame without rows, which is durable before anything else of that use is written:
+else a power cut could leave the former use with a hole in it, where something was taken back. It is there twice, in two
+sectors: without it nobody knows what else is of this use.
 
 Layout of `entry-journal-0` and `-1`, format 1 (big-endian; frames begin at multiples of 32 bytes):
+
+A use begins at 0, with a frame of 0 rows, and the same once more at 4096; its other frames begin at 8192. In files of
+older brokers the first frame with rows is at 0.
 
       0     4  magic           "GREJ"
       4     4  format          1
@@ -66,6 +73,8 @@ _MAGIC: Final = b"GREJ"
 _FORMAT: Final = 1
 _UUID_BITS_UNUSED: Final = 66  # room for all frames of a life above the rest
 _READ_BYTES: Final = 4 * KIB  # what is given up of a file where the disk does not give it back
+_START_COPY: Final = 4 * KIB  # a sector, of whatever disk
+START_BYTES: Final = 2 * _START_COPY
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
 _FRAME_BYTES_MIN: Final = 2 * _ALIGNMENT
 assert HEADER_BYTES == _ALIGNMENT
@@ -95,7 +104,7 @@ class EntryJournal:
     Nothing is created before the first write.
 
     Args:
-        size_bytes: of each of the two files.
+        size_bytes: of each of the two files, without its beginning.
         used: told before the files are made (True), and after they are gone (False).
     """
 
@@ -138,7 +147,7 @@ class EntryJournal:
     def has_room(self, rows: int, size_bytes: int) -> bool:
         """Return whether so many rows with so many bytes may be written now; else their segments are to be synced."""
         size = HEADER_BYTES + rows * _ROW.size + size_bytes + _ALIGNMENT
-        return self._position + size <= self._size_bytes or not self._lags
+        return self._position + size <= self._end_max or not self._lags
 
     def write(self, rows: Sequence[tuple[GroupId, GroupLog, JournalRow]]) -> int:
         """Make these rows durable. Returns the bytes written.
@@ -165,6 +174,10 @@ class EntryJournal:
             for group in groups:
                 for logs in self._logs:
                     logs.pop(group, None)
+
+    @property
+    def _end_max(self) -> int:
+        return START_BYTES + self._size_bytes
 
     @property
     def _lags(self) -> bool:
@@ -195,15 +208,25 @@ class EntryJournal:
         self._handles = []
 
     def _write(self, body: Sequence[Buffer], rows: int) -> int:
-        frame = encode_frame(body, rows, self._sequence)
-        size = sum(map(len, frame))
+        size = HEADER_BYTES + sum(map(len, body))
         if not self._handles:
             self._create()
-        if self._position + size > self._size_bytes and not self._lags:
+        if self._position + size + _ALIGNMENT > self._end_max and not self._lags:
             self._turn()
+        return self._put(encode_frame(body, rows, self._sequence))
+
+    def _begin_use(self) -> None:
+        """Say in the file where what follows begins (rule 6)."""
+        self._position = 0
+        start = b"".join(encode_frame((), 0, self._sequence)).ljust(_START_COPY, b"\0")
+        self._put([start, start])
+
+    def _put(self, frame: list[Buffer]) -> int:
+        """Write and sync a frame behind what is there of this use. Returns its bytes."""
+        size = sum(map(len, frame))
         end = self._position + size
         if end > self._lengths[self._half]:
-            self._lengths[self._half] = min(end + _ROOM_STEP_BYTES, max(end, self._size_bytes))
+            self._lengths[self._half] = min(end + _ROOM_STEP_BYTES, max(end, self._end_max))
             frame.append(bytes(self._lengths[self._half] - end))
         handle = self._handles[self._half]
         write_fully(self._fs, handle, frame, self._position)
@@ -216,12 +239,14 @@ class EntryJournal:
         self._used(True)
         self._handles = [self._fs.open(path, create=True) for path in self._paths]
         self._fs.fsync_directory(self._paths[0].parent)
+        self._begin_use()
 
     def _turn(self) -> None:
         """Go on in the other file, and have the segments that this one speaks of synced meanwhile."""
         self._await_segments()
         logs = list(self._logs[self._half].values())
-        self._half, self._position = 1 - self._half, 0
+        self._half = 1 - self._half
+        self._begin_use()
         self._logs[self._half].clear()  # its rows are written over
         self._syncing = self.run_aside(lambda: _sync_segments(logs))
 
@@ -257,24 +282,35 @@ def decode_frames(raw: bytes, expected: int | None = None) -> Iterator[tuple[int
     """Yield sequence and rows of the frames of one use of a file, without those that are damaged.
 
     Args:
-        expected: sequence of the first frame; None: it says so itself, and must be whole.
+        expected: sequence of the first frame; None: it says so itself, and must be whole, or its copy.
     """
     position = 0
+    if expected is None:
+        first = _frame_at(raw, 0, None) or _start_copy(raw)
+        if first is None:
+            return
+        sequence, rows, position = first
+        yield sequence, rows
+        expected = sequence + 1
     while (found := _next_frame(raw, position, expected)) is not None:
         sequence, rows, position = found
         yield sequence, rows
         expected = sequence + 1
 
 
-def _next_frame(raw: bytes, start: int, expected: int | None) -> tuple[int, list[FoundRow], int] | None:
+def _start_copy(raw: bytes) -> tuple[int, list[FoundRow], int] | None:
+    found = _frame_at(raw, _START_COPY, None)
+    return found if found is not None and not found[1] else None
+
+
+def _next_frame(raw: bytes, start: int, expected: int) -> tuple[int, list[FoundRow], int] | None:
     """Return sequence, rows and end of the frame at `start`, or of the next one of this use of the file behind it."""
     position = start
     while position >= 0:
         if position % _ALIGNMENT == 0:
             missing_max = (position - start) // _FRAME_BYTES_MIN
-            sequences = None if expected is None else range(expected, expected + missing_max + 1)
-            found = _frame_at(raw, position, sequences)
-            if found is not None or sequences is None:
+            found = _frame_at(raw, position, range(expected, expected + missing_max + 1))
+            if found is not None:
                 return found
         position = raw.find(_MAGIC, position + 1)
     return None
@@ -343,6 +379,9 @@ def _read_uses(fs: FileSystem, paths: Sequence[Path]) -> list[_Use]:
     missing = sequences[-1] - sequences[0] + 1 - len(sequences) if sequences else 0
     if missing:
         log.critical("journal.damaged", directory=str(paths[0].parent), frames_lost=missing)
+    for path, frames in found.items():
+        if not frames and contents[path].strip(b"\0"):
+            log.critical("journal.beginning_damaged", path=str(path), bytes_given_up=len(contents[path]))
     return sorted(_Use(frames[0][0] if frames else -1, path, frames) for path, frames in found.items())
 
 
@@ -373,11 +412,12 @@ def _write_again(fs: FileSystem, path: Path, rows: Sequence[FoundRow]) -> None:
     handle = fs.open(path)
     try:
         for row in standing:
-            if _follows(row, cut_off) or _is_cut_off(fs, handle, row):
+            kept = 0 if _follows(row, cut_off) else _bytes_before_cut(fs, handle, row)
+            if kept < len(row.content):
                 cut_off = list(_entries_of(row))[-1]
                 log.critical("journal.row_refused", segment=str(path), position_bytes=row.position, last=cut_off.index)
-                continue
-            write_fully(fs, handle, [row.content], row.position)
+            if kept:
+                write_fully(fs, handle, [row.content[:kept]], row.position)
         fs.fdatasync(handle)
     finally:
         fs.close(handle)
@@ -401,13 +441,22 @@ def _follows(row: FoundRow, last: Entry | None) -> bool:
     return True
 
 
-def _is_cut_off(fs: FileSystem, handle: int, row: FoundRow) -> bool:
-    """Return whether another whole entry lies where a row begins: no log is written to before its cut is durable."""
+def _bytes_before_cut(fs: FileSystem, handle: int, row: FoundRow) -> int:
+    """Return how many bytes of a row lie before another whole entry: no log is written to before its cut is durable."""
+    at = 0
+    for entry in _entries_of(row):
+        if _is_another(fs, handle, entry, row.position + at):
+            break
+        at += len(entry.frame)
+    return at
+
+
+def _is_another(fs: FileSystem, handle: int, entry: Entry, position: int) -> bool:
     try:
-        header = read_at(fs, handle, ENTRY_HEADER_BYTES, row.position)
-        if header == row.content[:ENTRY_HEADER_BYTES]:
+        header = read_at(fs, handle, ENTRY_HEADER_BYTES, position)
+        if header == entry.frame[:ENTRY_HEADER_BYTES]:
             return False
-        decode_entry(read_at(fs, handle, frame_bytes(header), row.position))
+        decode_entry(read_at(fs, handle, frame_bytes(header), position))
     except (EntryError, Unreadable):  # torn, not there yet, or damaged
         return False
     return True

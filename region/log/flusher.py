@@ -188,7 +188,7 @@ class Flusher:
         assert self._thread is None
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="log-helper")
         if self._entries is not None:
-            self._entries.run_aside = lambda work: self._sync_pool().submit(work)  # marks wait for none of it
+            self._entries.run_aside = lambda work: self._sync_pool().submit(work)
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
         self._thread.start()
 
@@ -237,6 +237,8 @@ class Flusher:
         if self._thread is not None:
             self._thread.join()
         self.finish_entries()
+        if self._marks_noted_ns is not None and not self.failed:
+            self.sync_marks()
         for pool in (self._pool, self._helper):
             if pool is not None:
                 pool.shutdown()
@@ -336,9 +338,8 @@ class Flusher:
     def _sync_marks_if_due(self) -> None:
         due_ms = self.marks_due_ms(time.perf_counter_ns())
         if due_ms is not None and due_ms <= 0:
-            assert self._helper is not None
             self._marks_noted_ns = None
-            self._helper.submit(self.sync_marks)
+            self._sync_pool().submit(self.sync_marks)  # chores may take seconds: marks do not wait behind them
 
     def _take(self) -> tuple[list[GroupWrite], bool]:
         """Wait for a write, or until marks are due, and return all that are queued; False once the end was reached."""

@@ -46,6 +46,30 @@ def test_a_small_segment_takes_no_room(tmp_path: Path, make: EntryMaker) -> None
     )
 
 
+def test_room_that_a_full_disk_gave_a_part_of_is_given_back_when_the_segment_is_sealed(
+    tmp_path: Path, make: EntryMaker
+) -> None:
+    """Else a whole segment would be longer than its index says, and count as damaged."""
+
+    class Full(OsFileSystem):
+        def allocate(self, handle: int, position: int, size: int) -> None:
+            super().allocate(handle, position, size // 2)
+            raise OSError(errno.ENOSPC, "no space left")
+
+    log = GroupLog.open(tmp_path / "1", Full())
+    log.append([make.data(b"\x07" * ROOM_FROM_BYTES)])
+    log.sync()
+    assert log.has_chores()
+    log.do_chores()
+    log.seal()
+    log.append([make.data(b"x")])
+    log.sync()
+    log.verify_segment(RaftIndex(1))
+    mark = log.end_mark
+    log.close()
+    assert GroupLog.open(tmp_path / "1", OsFileSystem(), mark=mark).lost is None
+
+
 def test_room_grows_in_steps_that_double(tmp_path: Path) -> None:
     file = ActiveFile(OsFileSystem(), size_bytes_max=1 << 20)
     file.open(tmp_path / "x.log", size_bytes=0, create=True)

@@ -6,16 +6,25 @@ import errno
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from georelay.errors import DataDirectoryError, StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry
-from region.log.entry_journal import JOURNAL_NAMES, ROW_BYTES_MAX, EntryJournal, decode_frames, encode_frame
+from region.log.entry_journal import (
+    JOURNAL_NAMES,
+    ROW_BYTES_MAX,
+    START_BYTES,
+    EntryJournal,
+    decode_frames,
+    encode_frame,
+)
 from region.log.flusher import Flusher, GroupWrite
 from region.log.group_log import GroupLog
 
@@ -319,7 +328,7 @@ def test_the_end_of_the_last_frame_may_be_missing_and_nothing_else_is(crashing: 
     whole = crashing.fs.content(journal)
     frame = 32 + (24 + 128 + SMALL + 31) // 32 * 32
     for cut in range(1, frame, 7):
-        crashing.fs.put(journal, whole[: 2 * frame - cut] + bytes(cut))
+        crashing.fs.put(journal, whole[: START_BYTES + 2 * frame - cut] + bytes(cut))
         crashing.fs.put(DATA / JOURNAL_NAMES[1], b"")
         crashing.directory.close()
         crashing.start()
@@ -360,9 +369,41 @@ def test_what_lies_behind_a_damaged_frame_counts(crashing: Broker, frame: int, a
     crashing.append(0)
     entry = len(crashing.made[0][0].frame)
     crashing.fs.crash(keep=0)
-    crashing.fs.flip(DATA / JOURNAL_NAMES[0], frame * (32 + (24 + entry + 31) // 32 * 32) + at)
+    crashing.fs.flip(DATA / JOURNAL_NAMES[0], START_BYTES + frame * (32 + (24 + entry + 31) // 32 * 32) + at)
     crashing.start()
-    assert crashing.log(0).last_index == (2 if frame else 1)  # without its first frame nobody knows where a file begins
+    assert crashing.log(0).last_index == 2
+
+
+@pytest.mark.parametrize("sector", [0, 4_096])
+def test_a_file_counts_whose_beginning_the_disk_has_lost_in_one_of_two_places(crashing: Broker, sector: int) -> None:
+    """It was written long ago: what came last must not hang on it, as its mark may not be on disk yet."""
+    crashing.append(0, 1)
+    crashing.append_often(1, 40)
+    crashing.directory.marks.sync()
+    crashing.append(0)
+    crashing.fs.crash(keep=0)
+    crashing.fs.flip(DATA / JOURNAL_NAMES[0], sector + 20)
+    crashing.start()
+    assert crashing.holds(0) and crashing.holds(1)
+
+
+def test_a_file_without_its_beginning_is_told(crashing: Broker) -> None:
+    crashing.append_often(0, 2)
+    crashing.fs.crash(keep=0)
+    for sector in (0, 4_096):
+        crashing.fs.flip(DATA / JOURNAL_NAMES[0], sector + 20)
+    with structlog.testing.capture_logs() as told:
+        crashing.start()
+    assert "journal.beginning_damaged" in [row["event"] for row in told]
+
+
+def test_a_file_of_a_broker_that_wrote_no_beginning_is_replayed(crashing: Broker) -> None:
+    crashing.append_often(0, 4)
+    crashing.fs.crash(keep=0)
+    journal = DATA / JOURNAL_NAMES[0]
+    crashing.fs.put(journal, crashing.fs.content(journal)[START_BYTES:])
+    crashing.start()
+    assert crashing.holds(0)
 
 
 def test_a_second_file_whose_first_frame_is_damaged_counts_from_its_second_one_on(
@@ -392,7 +433,7 @@ def test_what_lies_behind_bytes_that_the_disk_does_not_give_back_counts(
     pread, journal = crashing.fs.pread, crashing.fs._file(DATA / JOURNAL_NAMES[0])
 
     def refuse(handle: int, size: int, position: int) -> bytes:
-        if position == 4_096 and crashing.fs._handles[handle] is journal:
+        if position == START_BYTES + 4_096 and crashing.fs._handles[handle] is journal:
             raise OSError(errno.EIO, "bad sector")
         return bytes(pread(handle, size, position))
 
@@ -413,6 +454,14 @@ def test_bytes_that_a_client_sent_do_not_pass_for_a_frame(crashing: Broker) -> N
     assert begin > 1 << 40  # but for one time in a million
 
 
+def damage_what_took_back(broker: Broker) -> None:
+    """Flip a bit of the frame that takes the rows of group 0 back."""
+    content = broker.fs.content(DATA / JOURNAL_NAMES[0])
+    (sequence,) = [each for each, rows in decode_frames(content) if any(not row.content for row in rows)]
+    frame = b"".join(encode_frame([struct.pack(">IIQQ", 0, 0, 0, 0)], 1, sequence))
+    broker.fs.flip(DATA / JOURNAL_NAMES[0], content.index(frame) + 40)
+
+
 @pytest.mark.parametrize("size", [SMALL, 1_000, LARGE])
 def test_a_row_is_not_written_over_what_took_its_place_when_the_row_that_took_it_back_is_damaged(
     crashing: Broker, size: int
@@ -427,11 +476,74 @@ def test_a_row_is_not_written_over_what_took_its_place_when_the_row_that_took_it
     write = GroupWrite(group_id=GroupId(0), log=crashing.log(0), token=0, truncate_from=RaftIndex(3), entries=[entry])
     crashing.flusher.run_cycle([write])
     crashing.fs.crash(keep=0)
-    content = crashing.fs.content(DATA / JOURNAL_NAMES[0])
-    back = content.index(struct.pack(">IIQQ", 0, 0, 0, 0))  # takes back what was cut off
-    crashing.fs.flip(DATA / JOURNAL_NAMES[0], back)
+    damage_what_took_back(crashing)
     crashing.start()
     assert crashing.log(0).lost is None and crashing.holds(0)
+
+
+def cut_off(broker: Broker, kept: int) -> None:
+    """Cut the log of group 0 behind so many entries; one follows that is in its segment alone."""
+    left = broker.made[0][:kept]
+    broker.makers[0].rewind(left[-1])
+    entry = broker.makers[0].data(b"x" * LARGE, term=2)
+    broker.made[0] = [*left, entry]
+    cut = RaftIndex(kept + 1)
+    write = GroupWrite(group_id=GroupId(0), log=broker.log(0), token=0, truncate_from=cut, entries=[entry])
+    broker.flusher.run_cycle([write])
+
+
+def append_two(broker: Broker) -> None:
+    """Append two entries to group 0 that are one row."""
+    write = broker.write(0)
+    write.entries = [*write.entries, *broker.write(0).entries]
+    broker.flusher.run_cycle([write])
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_the_end_of_a_row_is_not_written_over_what_took_its_place_either(crashing: Broker, *, is_sealed: bool) -> None:
+    crashing.append(0)
+    append_two(crashing)
+    cut_off(crashing, 2)
+    if is_sealed:
+        crashing.log(0).seal()
+        crashing.directory.marks.sync()
+    crashing.fs.crash(keep=0)
+    damage_what_took_back(crashing)
+    crashing.start()
+    assert crashing.log(0).lost is None and crashing.holds(0)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])  # the power goes in the next ones
+@pytest.mark.parametrize("seed", range(24))
+def test_a_power_cut_while_a_file_is_written_over_leaves_no_former_use_with_holes(
+    crash_fs: Callable[[int], CrashFileSystem], entry_maker: Callable[[], EntryMaker], seed: int, calls: int
+) -> None:
+    """A row may be there and not what took it back: of what was not synced any sector may be missing."""
+    fs = crash_fs(seed)
+    fs.make_durable_directory(DATA.parent)
+    broker = Broker(fs, entry_maker, size_bytes=16 << 10)
+    broker.append(0, 1)
+    broker.append_often(1, 2)
+    append_two(broker)
+    broker.append_often(1, 2)
+    broker.append(0)
+    broker.append_often(1, 2)
+    cut_off(broker, 2)
+    entries, turns = broker.directory.entries, []
+    begin_use = entries._begin_use
+
+    def counted() -> None:
+        turns.append(0)
+        fs.calls_left = calls if len(turns) == 2 else None
+        begin_use()
+
+    entries._begin_use = counted  # type: ignore[method-assign]
+    with suppress(StorageFailed):
+        while len(turns) < 2:
+            broker.append(1, size=3_500)
+    fs.crash(keep=0.5)
+    broker.start()
+    assert broker.log(0).lost is None and broker.holds(0)
 
 
 def test_nothing_is_made_before_the_first_write(tmp_path: Path, recording_fs: RecordingFileSystem) -> None:

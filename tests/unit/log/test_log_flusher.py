@@ -297,6 +297,35 @@ def test_marks_are_synced_some_time_after_they_were_noted_and_once(
     assert flusher.marks_due_ms(time.perf_counter_ns()) is None
 
 
+def test_a_clean_stop_leaves_no_mark_that_is_not_durable(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+    broker.flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks)
+    broker.run_cycle([broker.write(1)])
+    recording_fs.events.clear()
+    broker.flusher.stop()
+    assert [(e.kind, e.path.name) for e in recording_fs.events] == [("sync", "flushed-marks")]
+
+
+def test_marks_do_not_wait_for_chores(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks, synced, done = FlushedMarks.open(recording_fs, tmp_path), threading.Event(), threading.Event()
+    sync = marks.sync
+    marks.sync = lambda: (sync(), synced.set())  # type: ignore[method-assign, assignment, func-returns-value]
+    flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks)
+    flusher.start()
+    assert flusher._helper is not None
+    flusher._helper.submit(done.wait)
+    flusher.submit(broker.write(1))
+    assert synced.wait(10)
+    done.set()
+    flusher.stop()
+
+
 def test_the_thread_syncs_marks_also_when_nothing_more_is_written(
     tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
 ) -> None:

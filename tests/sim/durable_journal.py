@@ -15,6 +15,7 @@ _NAMES: Final = ("entry-journal-0", "entry-journal-1")
 _HEADER: Final = struct.Struct(">4sIQIII")
 _ROW: Final = struct.Struct(">IIQQ")
 _HEADER_BYTES: Final = 32
+_ROWS_BEGIN: Final = 8_192  # behind the frame without rows
 _DATA_PATH: Final = Path("/sim/data")
 
 
@@ -42,7 +43,7 @@ class _File:
         header = bytes(raw[self.position : self.position + _HEADER_BYTES])
         if len(header) < _HEADER_BYTES or crc32c(header[:28]) != int.from_bytes(header[28:], "big"):
             return False
-        _, _, sequence, _, size, checksum = _HEADER.unpack_from(header)
+        _, _, sequence, rows, size, checksum = _HEADER.unpack_from(header)
         at = self.position + _HEADER_BYTES
         body = bytes(raw[at : at + size])
         if len(body) != size or crc32c(body) != checksum:
@@ -52,7 +53,7 @@ class _File:
         if not self.bodies:
             self.sequence = sequence
         self.bodies.append(body)
-        self.position = at + -(-size // 32) * 32
+        self.position = at + -(-size // 32) * 32 if rows else _ROWS_BEGIN
         return True
 
 

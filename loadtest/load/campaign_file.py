@@ -151,6 +151,23 @@ def shortened(text: str, seconds: float) -> str:
     return "\n".join(rows) + "\n"
 
 
+def scaled(text: str, share: float) -> str:
+    """Return the text of a right campaign that offers this share of its records, and asks for no more than that.
+
+    Raises:
+        CampaignError: a rate does not stand on a line of its own.
+    """
+    stages, lines, rows = tomllib.loads(text)["stages"], lines_of(text), text.splitlines()
+    for row, stage in enumerate(stages):
+        line = lines.get(("stages", row, "rate"))
+        if line is None and "rate" in stage:
+            raise CampaignError(f"stages[{row}].rate: cannot be scaled: give each key a line of its own")
+        if line is not None:
+            rows[line - 1] = f"rate = {stage['rate'] * share:g}"
+    asked = r"^(records_per_s_min *= *)([0-9_.]+)"
+    return re.sub(asked, lambda found: f"{found[1]}{float(found[2]) * share:g}", "\n".join(rows) + "\n", flags=re.M)
+
+
 def seeded(text: str, seed: int) -> str:
     """Return the text of a right campaign with another seed."""
     line = f"seed = {seed}\n"

@@ -46,13 +46,19 @@ def run(
         float | None,
         typer.Option(min=1, metavar="N", help="Load for so long; stages and moments of faults in proportion."),
     ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1000, metavar="SHARE", help="Offer this share of the records; 0.3: a small machine."
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Chooses what the campaign leaves open.")] = None,
     commit: Annotated[str, typer.Option(metavar="COMMIT", help="Of upgrade: which version it begins with.")] = "",
     web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     need_extra("load")
-    from loadtest.load.campaign_file import begun_with, find, load, parse, seeded, shortened
+    from loadtest.load.campaign_file import begun_with, find, load, parse, scaled, seeded, shortened
     from loadtest.load.locust_processes import RunOptions
     from loadtest.load.runner import run_campaign
 
@@ -61,6 +67,8 @@ def run(
         chosen, text = load(file), file.read_text(encoding="utf-8")
         if seconds is not None:
             text = shortened(text, seconds)
+        if scale is not None:
+            text = scaled(text, scale)
         if seed is not None:
             text = seeded(text, seed)
         if commit:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from georelay.cli.application import PLUGIN_GROUP, build_app
-from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, seeded, shipped, shortened
+from loadtest.load.campaign_file import SCHEMA, CampaignError, find, load, parse, scaled, seeded, shipped, shortened
 from tests.tiers import in_one_test
 
 RIGHT = """\
@@ -401,6 +401,28 @@ def test_what_stands_on_one_line_cannot_be_shortened() -> None:
     text = stages + RIGHT[:i] + RIGHT[j:]
     with pytest.raises(CampaignError, match=r"stages\[0\]\.for: cannot be shortened"):
         shortened(text, 5)
+
+
+def test_a_scaled_campaign_offers_a_share_of_its_records_and_asks_for_no_more() -> None:
+    text = find("nfr").read_text(encoding="utf-8")
+    whole, half = (parse(each, name="nfr", place="nfr.toml") for each in (text, scaled(text, 0.5)))
+    assert [stage.rate for stage in half.stages] == [stage.rate / 2 for stage in whole.stages]
+    assert half.target.records_per_s_min == (whole.target.records_per_s_min or 0) / 2 > 0
+    assert half.users == whole.users and half.seconds == whole.seconds
+    assert half.target.deliver_p99_ms_max == whole.target.deliver_p99_ms_max
+
+
+def test_a_rate_that_shares_its_line_cannot_be_scaled() -> None:
+    i, j = RIGHT.index("[[stages]]"), RIGHT.index("[[users]]")
+    text = 'stages = [{for = "10s", users = 1, rate = 1}]\n' + RIGHT[:i] + RIGHT[j:]
+    with pytest.raises(CampaignError, match=r"stages\[0\]\.rate: cannot be scaled"):
+        scaled(text, 0.5)
+
+
+@in_one_test("path", shipped())
+def test_every_shipped_campaign_can_be_scaled(path: Path) -> None:
+    tiny = parse(scaled(path.read_text(encoding="utf-8"), 0.001), name="tiny", place=path.name)
+    assert [stage.rate for stage in tiny.stages] == [pytest.approx(stage.rate / 1000) for stage in load(path).stages]
 
 
 @in_one_test("path", shipped())

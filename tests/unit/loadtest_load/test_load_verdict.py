@@ -302,7 +302,11 @@ def test_the_longest_silence_is_that_of_one_partition() -> None:
 def test_a_partition_is_silent_until_its_first_acknowledgement_and_after_its_last_one() -> None:
     def send(number: int, sent_s: float, outcome: Outcome) -> Operation:
         sent_ns = int(sent_s * 1e9)
-        told: dict[str, Any] = {"outcome": outcome, "completed_ns": sent_ns, "offset": 0 if outcome is Outcome.OK else None}
+        told: dict[str, Any] = {
+            "outcome": outcome,
+            "completed_ns": sent_ns,
+            "offset": 0 if outcome is Outcome.OK else None,
+        }
         row: dict[str, Any] = {"process": "w1-0-us", "number": number, "kind": Kind.PRODUCE, "value": f"v{number}"}
         return Operation(**row, key="orders/0", invoked_ns=sent_ns, **told)
 

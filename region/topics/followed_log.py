@@ -316,9 +316,11 @@ class FollowedLog:
                 self.transactions.appended(Change(index, Kind.FORGET, header.base_offset, header.append_us))
                 self.fences.begun(index, self.epochs.newest())
             case EntryType.START:
+                start = decode_start(entry.payload)
+                is_kept = start.offset <= header.base_offset  # else the log was cut below it: the bounds stay, too
                 self.orphan_book.start_moved(
                     index,
-                    stored_from=decode_start(entry.payload).first_index,
+                    stored_from=start.first_index if is_kept else RaftIndex(0),
                     dropped_below=decode_dropped(entry.payload),
                 )
             case EntryType.PROMISE:

@@ -69,7 +69,9 @@ class MovingStream(MeshedStream, ABC):
         if (self.home, row.epoch) == before:
             return  # an attempt to move it began or ended
         if row.epoch > self.epoch:
-            self._commits.refuse_from(row.start, self._gone(row))
+            # Of several epochs at once an older one may begin below the newest: what is behind that is gone as well.
+            start = min([row.start, *(start for epoch, start in row.table if epoch > self.epoch)])
+            self._commits.refuse_from(start, self._gone(row))
             self.lanes.fail(self.not_home())
         log.info("home.followed", stream=str(self.key), epoch=row.epoch, home=row.home, start=row.start)
         self._wake()
@@ -138,6 +140,7 @@ class MovingStream(MeshedStream, ABC):
         super().applied(entries)
         if self.epoch != before:
             log.info("epoch.began", stream=str(self.key), epoch=self.epoch, next_offset=self.high_watermark)
+            self.home_log_start = Offset(0)  # that home may have deleted more than this one ever had; WELCOME says it
             self._wake()
             self.on_epoch(self)
             if self.home_row is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from georelay.errors import NotHome, OffsetOutOfRange, OutOfOrderSequence, UnknownProducer
 from georelay.ids import Epoch, Offset, RaftIndex
 from mesh.replication.ports import SkipPoint
+from region.topics.retention import StreamRetention
+from region.topics.retention_core import RetentionLimits
 from region.topics.skip_core import encode_shipped_producers
 from tests.unit.topics.home_moves import copied, cut_bench, seal
 
@@ -66,6 +69,37 @@ async def test_a_publish_that_lies_beyond_the_new_epoch_is_answered_not_stored(m
     assert isinstance(lost.exception(), NotHome)
     await bench.until(lambda: bench.stream.epoch == 2)
     assert kept.result().base_offset == 0
+
+
+async def test_a_publish_beyond_the_older_of_two_new_epochs_is_answered_not_stored(make_moving: Any) -> None:
+    bench = make_moving().ready()
+    kept, lost = bench.publish(), bench.publish()
+    second = bench.row(2, 2, 1)
+    bench.stream.follow_home(bench.row(3, 3, 5, before=second, digest=bytes(16)))
+    assert isinstance(lost.exception(), NotHome)
+    assert not kept.done()
+
+
+async def test_a_log_start_that_an_older_home_told_deletes_nothing_of_a_new_epoch(make_moving: Any) -> None:
+    """It had deleted more than the new home ever had: those offsets are other records now."""
+    home = make_moving(region=1).ready()
+    for _ in range(12):
+        home.publish()
+    home.store()
+    mirror = await copied(make_moving, home, records=12, region=3)
+    mirror.stream.home_start_moved(Offset(10))
+    mirror.stream.follow_home(home.row(2, 2, 9))
+    await mirror.until(lambda: mirror.stream.epoch == 2)
+    new = await copied(make_moving, home, records=9)
+    new.stream.follow_home(home.row(2, 2, 9))
+    await new.until(lambda: new.stream.epoch == 2)
+    for _ in range(4):
+        new.publish()
+        new.store()
+        mirror.mirror(new.log.entries[-1])
+    mirror.store()
+    await mirror.answered(StreamRetention(mirror.stream).look(RetentionLimits(), now_ms=1, mirrors=[]))
+    assert (mirror.stream.log_start, mirror.stream.high_watermark) == (0, 13)
 
 
 async def test_an_old_home_serves_its_end_to_others(make_moving: Any) -> None:
@@ -229,6 +263,21 @@ async def test_an_operator_drops_a_branch(make_moving: Any) -> None:
     assert bench.stream.orphans() == ()
     bench.restart(from_state=True)
     assert bench.stream.orphans() == ()
+
+
+async def test_a_log_start_that_was_decided_before_the_cut_takes_no_branch_off_the_list(make_moving: Any) -> None:
+    bench = make_moving().ready()
+    for _ in range(4):
+        bench.publish()
+    bench.store()
+    start = await bench.stream._start_at(Offset(3), RaftIndex(6))
+    bench.stream.follow_home(bench.row(2, 2, 2))
+    while bench.stream.epochs.newest() != 2:  # appended, not committed
+        bench.store(commit=False)
+        await asyncio.sleep(0)
+    await bench.answered(bench.stream.propose_start(start))
+    assert bench.stream.log_start == 0
+    assert [branch.first for branch in bench.stream.orphans()] == [2]
 
 
 async def test_a_branch_whose_first_entry_is_gone_is_not_listed(make_moving: Any) -> None:

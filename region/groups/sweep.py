@@ -3,6 +3,8 @@
 Rule 1: a sweep looks at a few groups in each turn of the event loop.
 Rule 2: what goes is named in a command; every replica forgets the same.
 Rule 3: a topic that is not known here is not deleted: only its tombstone says so.
+Rule 4: an empty group that could not be stored as such is stored first: until then nothing says when it lost its last
+member, and offsets would seem older than they may be.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from georelay.wire.api import ErrorCode
 from region.coordination.log import CoordinatorLog, TimerHandle
-from region.groups.commands_core import DeleteOffsets
+from region.groups.commands_core import DeleteOffsets, StoreGroup
 from region.groups.group_core import GroupState
 
 if TYPE_CHECKING:
@@ -60,8 +62,11 @@ class Sweep:
 
     def _look_at(self, live: LiveGroup) -> None:
         stored = self._part.stored(live.group.group_id)
-        is_empty = live.group.state is GroupState.EMPTY and not live.group.members.pending
-        if is_empty and (stored is None or not stored.offsets):
+        has_no_members = live.group.state is GroupState.EMPTY
+        is_empty = has_no_members and not live.group.members.pending
+        if has_no_members and stored is not None and stored.record is not None and stored.record.members:
+            self._part.propose(live, StoreGroup(record=live.group.record()), _ignore)
+        elif is_empty and (stored is None or not stored.offsets):
             self._part.counters.groups_dropped += 1
             self._part.drop(live, _ignore)
         elif stored is not None:

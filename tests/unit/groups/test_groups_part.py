@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from georelay.errors import BadRequest
+from georelay.errors import BadRequest, DiskFull
 from georelay.ids import RaftIndex, RegionNumber, StreamKey
 from georelay.wire.api import ErrorCode
 from georelay.wire.consumer_protocol import Subscription, encode_subscription
@@ -313,6 +313,34 @@ async def test_offsets_expire_seven_days_after_the_last_member_left_and_the_grou
     await turn()
     assert world.part.group("g") is None
     assert world.part.snapshot() == b'{"groups":[],"v":1}'
+
+
+async def test_offsets_last_seven_days_too_when_it_could_not_be_stored_that_the_last_member_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = await stable(world, subscription=encode_subscription(Subscription(topics=("orders",))), session_ms=1_800_000)
+    await commit(world, who, 5)
+    for _ in range(8 * 96):
+        world.log.clock.advance(900)
+        assert world.part.heartbeat("g", who) is ErrorCode.NONE
+    await turn()
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("there is no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.log, "propose", full)
+        world.part.leave("g", [who])
+        await turn()
+        world.log.clock.advance(61)
+        await turn()
+    for seconds in (61, 61, 6.9 * DAY_S):
+        world.log.clock.advance(seconds)
+        await turn()
+        assert committed(world) == 5
+    world.log.clock.advance(0.2 * DAY_S)
+    await turn()
+    assert committed(world) == -1
 
 
 async def test_offsets_of_a_group_that_lives_do_not_expire_but_those_of_topics_it_gave_up_do(world: World) -> None:

@@ -10,6 +10,8 @@ Rule 4: the mirrors of this stream in other regions apply the same commands and 
 Rule 5: parts are elected in the home only. In an epoch after the first its leader first writes a checkpoint of what it
         knows, and serves when that is applied. A replica whose state is not exact (its commands were cut off, or it
         never had the first ones) takes the checkpoint's; for the others it is what they have.
+Rule 6: an epoch that is sealed ends with a checkpoint: the region that takes over may have joined when the first
+        commands were deleted already, and would serve without knowing them.
 """
 
 from __future__ import annotations
@@ -51,12 +53,15 @@ from region.multiraft.machine import InvariantBroken
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import StateAt
 from region.topics.hosted_stream import HostedStream
+from region.topics.moving_stream import StreamEnd
 from region.topics.stream import FIRST_EPOCH, FIRST_LEVEL, MESH_LEVEL
 
 log = structlog.get_logger()
 
 MEASURE_AGAIN_NS: Final = 5_000_000_000  # a part that is too large is measured so often, manifests are rare
 CHECKPOINT_AGAIN_S: Final = 0.25  # after a checkpoint that could not be appended
+CLOSING_NS_MAX: Final = 2_000_000_000  # for what was proposed before an epoch is sealed; control asks again
+CLOSING_LOOK_S: Final = 0.005
 
 _PART_KEYS = {bytes([part]): part for part in Part}
 
@@ -116,6 +121,7 @@ class CoordinatorStream(HostedStream):
         self._written_epoch = Epoch(0)  # of the checkpoint that this leader has appended
         self._retry: TimerHandle | None = None
         self._commands_end = Offset(0)  # of the commands that the parts have seen
+        self._is_closing = False  # an epoch is being sealed: nothing more is proposed in it
         self._too_large: set[Part] = set()  # that were over the limit when they were measured
         self._measured_ns = 0
         self.parts: dict[Part, CoordinatorPart] = {part: make(self) for part, make in sorted(parts.items())}
@@ -124,7 +130,7 @@ class CoordinatorStream(HostedStream):
 
     def propose(self, part: Part, command: bytes, *, shrinks: bool = False) -> asyncio.Future[RaftIndex]:
         """Append one command with the others of this turn; see CoordinatorLog."""
-        if not self.is_elected:
+        if not self.is_elected or self._is_closing:
             raise NotLeader("this broker does not lead the coordinator", leader=self.leader_id)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge(f"a command of {len(command)} bytes is over {COMMAND_BYTES_MAX}")
@@ -340,6 +346,26 @@ class CoordinatorStream(HostedStream):
         super().follow_home(row)
         self._review()
 
+    async def seal(self, *, epoch: Epoch, new_epoch: Epoch, move_id: str) -> StreamEnd:
+        """Close an epoch behind a checkpoint (rule 6).
+
+        Raises:
+            Busy: commands are still being applied, nothing was sealed; and what the seal of any stream raises.
+        """
+        if not self.is_elected or self.sealed:
+            return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
+        self._is_closing = True
+        try:
+            deadline_ns = self.monotonic_ns() + CLOSING_NS_MAX
+            while self._proposals.pending_bytes or self.applied_end.next_offset != self.end.next_offset:
+                if self.monotonic_ns() > deadline_ns:
+                    raise Busy(f"{self.key} is not sealed: commands are still being applied")
+                await asyncio.sleep(CLOSING_LOOK_S)
+            self._append_checkpoint(self.checkpoint_epoch)  # and SEAL, in the same turn of the loop
+            return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
+        finally:
+            self._is_closing = False
+
     def led(self, *, leader: int, is_leader: bool) -> None:
         """Follow the leader: the parts serve exactly where this broker leads in the home."""
         if self._closed:
@@ -376,16 +402,20 @@ class CoordinatorStream(HostedStream):
             return
         if self.applied_end.next_offset != self.end.next_offset:
             return  # records of an earlier leader of this epoch: they are applied first
-        states = {kind: part.snapshot() for kind, part in self.parts.items()}
         try:
-            for piece in encode_checkpoint(Checkpoint(epoch=epoch, parts=states)):
-                self._append_records([RecordDraft(piece, key=CHECKPOINT_KEY)])
+            self._append_checkpoint(epoch)
         except GeorelayError as error:
             log.warning("coordinator.checkpoint_delayed", stream=str(self.key), epoch=epoch, reason=str(error))
             self._retry = self.call_later(CHECKPOINT_AGAIN_S, self._write_again)
             return
         self._written_epoch = epoch
-        log.info("coordinator.checkpoint_written", stream=str(self.key), epoch=epoch, is_exact=self.is_exact)
+
+    def _append_checkpoint(self, epoch: Epoch) -> None:
+        states = {kind: part.snapshot() for kind, part in self.parts.items()}
+        for piece in encode_checkpoint(Checkpoint(epoch=epoch, parts=states)):
+            self._append_records([RecordDraft(piece, key=CHECKPOINT_KEY)])
+        say = log.info if self.is_exact else log.critical  # what it lacks is lost to the groups and queues here
+        say("coordinator.checkpoint_written", stream=str(self.key), epoch=epoch, is_exact=self.is_exact)
 
     def _write_again(self) -> None:
         self._retry = None

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import NotLeader, OutcomeUnknown
+from georelay.errors import Busy, NotLeader, OutcomeUnknown
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.home.home_row import HomeRow
+from mesh.replication.ports import SkipPoint
 from mesh.replication.stream_header import EntryType
 from region.coordination.part import Part
 from region.log.entry import EntryDraft
+from region.topics.skip_core import encode_shipped_producers
 
 US, EU = RegionNumber(1), RegionNumber(2)
 MESH_LEVEL = 4
@@ -154,6 +156,73 @@ async def test_the_old_home_is_deposed_and_takes_what_the_new_one_knows_in_place
 
 async def nothing_else_is_known(_start: Offset) -> None:
     """Say nothing of producers: coordinators have none."""
+
+
+async def sealed(home: Any) -> Any:
+    task = asyncio.ensure_future(home.stream.seal(epoch=Epoch(1), new_epoch=Epoch(2), move_id="m1"))
+    while not task.done():
+        home.log.commit()
+        await asyncio.sleep(0.001)
+    return task.result()
+
+
+async def test_a_region_that_never_knew_the_first_commands_learns_them_before_it_becomes_home(
+    pair: tuple[Any, Any],
+) -> None:
+    """It joined when they were deleted already: it was told to skip them."""
+    home, mirror = pair
+    await said(home, "one", "two")
+    digest = home.stream.end.digest
+    point = SkipPoint(
+        last=Offset(1), digest=digest, table=((Epoch(1), Offset(0)),), producers=encode_shipped_producers([])
+    )
+    skip = asyncio.ensure_future(mirror.stream.append_skip(point))
+    while not skip.done():
+        await asyncio.sleep(0)
+        mirror.log.commit()
+    await skip
+    assert not mirror.stream.is_exact and mirror.notes.commands == []
+    await said(home, "three")
+    await sealed(home)
+    mirrored(home, mirror)
+    assert mirror.stream.is_exact
+    await moved_to_eu(home, mirror)
+    assert mirror.stream.is_elected
+    assert mirror.notes.commands == ["one", "two", "three", "fenced"]
+
+
+async def test_what_was_proposed_before_an_epoch_is_sealed_is_in_it_and_nothing_is_proposed_meanwhile(
+    pair: tuple[Any, Any],
+) -> None:
+    home, mirror = pair
+    (future,) = home.propose("one")
+    task = asyncio.ensure_future(home.stream.seal(epoch=Epoch(1), new_epoch=Epoch(2), move_id="m1"))
+    await settled()
+    with pytest.raises(NotLeader):
+        home.propose("two")
+    while not task.done():
+        home.log.commit()
+        await asyncio.sleep(0.001)
+    await future
+    mirrored(home, mirror)
+    assert mirror.notes.commands == ["one"]
+    assert task.result().offset == mirror.stream.end.next_offset
+    again = await home.stream.seal(epoch=Epoch(1), new_epoch=Epoch(2), move_id="m1")
+    assert again == task.result()  # no other checkpoint
+
+
+async def test_an_epoch_whose_commands_do_not_come_to_an_end_is_not_sealed_and_goes_on(pair: tuple[Any, Any]) -> None:
+    home, _ = pair
+    (future,) = home.propose("one")
+    seal = asyncio.ensure_future(home.stream.seal(epoch=Epoch(1), new_epoch=Epoch(2), move_id="m1"))
+    await asyncio.sleep(0)
+    home.clock.wall += 3_000_000_000
+    with pytest.raises(Busy):
+        await seal
+    home.log.commit()
+    await future
+    await said(home, "two")
+    assert home.notes.commands == ["one", "two"]
 
 
 async def test_a_leader_that_comes_after_the_checkpoint_writes_no_other(pair: tuple[Any, Any]) -> None:

@@ -161,9 +161,12 @@ class TransactionPort:
             raise PolicyViolation("transactions are ended by coordinators of the region that began them")
 
     def _keeps_for(self, region: RegionNumber, origin: RegionNumber) -> bool:
-        """Return whether `region` is home of coordinators that `origin` began; without a move only `origin` is."""
+        """Return whether `region` is home of coordinators that `origin` began; without a move only `origin` is.
+
+        One that has lost them all may not know it yet, and still have transactions in its log that nobody else has.
+        """
         view = self._catalog.topic(INTERNAL_TOPIC)
-        if region == origin or view is None:
+        if view is None:
             return region == origin
         keys = (StreamKey(view.topic_id, origin, partition) for partition in range(view.partitions))
         return any(self._catalog.home_of(key) == region for key in keys)

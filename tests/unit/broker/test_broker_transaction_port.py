@@ -41,7 +41,7 @@ class Catalog:
         return ELSEWHERE if name == "elsewhere" else HERE
 
     def home_of(self, key: StreamKey) -> int | None:
-        return self.homes.get(key)
+        return self.homes.get(key, key.origin if key.topic_id == b"c" * 16 else None)
 
     def topic_by_id(self, topic_id: bytes) -> Any:
         return SimpleNamespace(name="here") if topic_id == HERE.topic_id else None
@@ -227,3 +227,14 @@ def test_markers_of_another_region_are_taken_for_its_own_producers_and_for_those
         bench.port.check_sender(of_three, RegionNumber(4))
     with pytest.raises(PolicyViolation):
         bench.port.check_sender({"producer_id": "3"}, RegionNumber(2))
+
+
+def test_markers_of_a_region_that_lost_all_its_coordinators_are_refused(bench: Bench) -> None:
+    view = bench.catalog.topic(INTERNAL_TOPIC)
+    assert view is not None
+    for partition in range(view.partitions):
+        bench.port.check_sender({"producer_id": 2 << 48}, RegionNumber(2))
+        bench.catalog.homes[StreamKey(view.topic_id, RegionNumber(2), partition)] = 3
+    with pytest.raises(PolicyViolation):
+        bench.port.check_sender({"producer_id": 2 << 48}, RegionNumber(2))
+    bench.port.check_sender({"producer_id": 2 << 48}, RegionNumber(3))

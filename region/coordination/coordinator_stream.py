@@ -10,8 +10,9 @@ Rule 4: the mirrors of this stream in other regions apply the same commands and 
 Rule 5: parts are elected in the home only. In an epoch after the first its leader first writes a checkpoint of what it
         knows, and serves when that is applied. A replica whose state is not exact (its commands were cut off, or it
         never had the first ones) takes the checkpoint's; for the others it is what they have.
-Rule 6: an epoch that is sealed ends with a checkpoint: the region that takes over may have joined when the first
-        commands were deleted already, and would serve without knowing them.
+Rule 6: an epoch that is sealed ends with the next one's checkpoint: the region that takes over may have joined when the
+        first commands were deleted already, and would serve without knowing them. A checkpoint in front of its EPOCH
+        entry says that nothing of the epoch before is missing.
 """
 
 from __future__ import annotations
@@ -238,7 +239,9 @@ class CoordinatorStream(HostedStream):
         header = entry.header()
         if entry.type is EntryType.EPOCH and header.epoch > FIRST_EPOCH:
             for part in self.parts.values():
-                part.fence(append_us=header.append_us, epoch=header.epoch)
+                part.fence(
+                    append_us=header.append_us, epoch=header.epoch, is_whole=self.checkpoint_epoch >= header.epoch
+                )
 
     def _apply_commands(self, entry: Entry) -> None:
         append_us = entry.header().append_us
@@ -361,7 +364,7 @@ class CoordinatorStream(HostedStream):
                 if self.monotonic_ns() > deadline_ns:
                     raise Busy(f"{self.key} is not sealed: commands are still being applied")
                 await asyncio.sleep(CLOSING_LOOK_S)
-            self._append_checkpoint(self.checkpoint_epoch)  # and SEAL, in the same turn of the loop
+            self._append_checkpoint(new_epoch)  # and SEAL, in the same turn of the loop
             return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
         finally:
             self._is_closing = False

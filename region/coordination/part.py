@@ -61,13 +61,15 @@ class CoordinatorPart(Protocol):
             ValueError: not a snapshot, or of a version that is unknown.
         """
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         """Begin a new home epoch of the stream: who was told something in an earlier one is told no more.
 
         As `apply` a function of the log, on every replica at the same place; never while this part is elected.
 
         Args:
             epoch: its number; no other history of this stream has an epoch of that number.
+            is_whole: everything that was answered in the epoch before is known here; else its home may have answered
+                more than anybody has.
         """
 
     def claim(self, name: str) -> int:

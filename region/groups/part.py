@@ -137,7 +137,7 @@ class GroupsPart:
         """Replace the replicated state (ValueError: not a snapshot)."""
         self._state.restore(raw)
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         """Let every group begin anew without members, in a generation that no region has reached."""
         del epoch  # generations rise by more than anybody can have given out unheard
         self._state.fence(append_us=append_us)

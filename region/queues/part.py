@@ -95,7 +95,7 @@ class QueuesPart:
         """Replace the replicated state (ValueError: not a snapshot)."""
         self._state.restore(raw)
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         """End every lease: who has one was told so by another home. What is done stays done."""
         del append_us  # the records are free at once
         self._state.fence(epoch)

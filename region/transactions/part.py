@@ -37,6 +37,7 @@ from georelay.errors import (
     InvalidTransactionTimeout,
     NotLeader,
     PolicyViolation,
+    ProducerFenced,
     UnknownTransactionalId,
 )
 from georelay.fields import FieldError, Fields
@@ -100,6 +101,7 @@ class TransactionsPart:
         self._changing: set[str] = set()
         self._new_ids = Shares(TRANSACTIONAL_IDS_MAX)  # on their way into the log, as are these bytes
         self._new_bytes = Shares(STATE_BYTES_MAX)
+        self._unheard: dict[str, tuple[int, int]] = {}  # (producer id, epoch) that began in an epoch not known whole
         self._serving = False
         self._timer: TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -137,8 +139,13 @@ class TransactionsPart:
         """Replace the state."""
         self._book.restore(raw)
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
-        """Change nothing: epochs of producers and versions of ids go on; open transactions end by their timeout."""
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
+        """Change nothing in the state: open transactions end by their timeout. Where the state is not whole, fence
+        every producer until it initializes: of a transaction that it began nothing may be known here, and "committed"
+        would be said of the one before. Forgotten at a restart, when who goes on has long been told.
+        """
+        if not is_whole:
+            self._unheard = {row.transactional_id: (row.producer_id, row.producer_epoch) for row in self._book}
 
     def claim(self, name: str) -> int:
         """Return when a transactional id was last changed, 0 for an unknown one."""
@@ -363,6 +370,7 @@ class TransactionsPart:
         else:
             partition = key_of(fields.value("topic_id"), fields.value("origin"), fields.value("partition"))
         fields.done()
+        self._check_heard(name, producer_id, epoch)
         number = verified_number(
             self._book.get(name),
             transactional_id=name,
@@ -417,7 +425,13 @@ class TransactionsPart:
         """Return the transaction of the producer that asks. Raises as `check_owner`."""
         name = _transactional_id(fields)
         producer_id, epoch = _producer(fields)
+        self._check_heard(name, producer_id, epoch)
         return check_owner(self._book.get(name), transactional_id=name, producer_id=producer_id, epoch=epoch)
+
+    def _check_heard(self, name: str, producer_id: int, epoch: int) -> None:
+        if self._unheard.get(name) == (producer_id, epoch):
+            text = f"'{name}' moved here without the last moments of its region: start the producer again"
+            raise ProducerFenced(text)
 
     # --- the clock --------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class Commands:
     def restore(self, raw: bytes) -> None:
         self.commands = json.loads(raw) if raw else []
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         del append_us
 
     def claim(self, name: str) -> int:

@@ -57,7 +57,7 @@ class Numbers:
         self._known = set(self.commands)
         self._world.mark("coordinator.restored" if raw else "coordinator.restored_empty")
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         del append_us, epoch
 
     def claim(self, name: str) -> int:

@@ -84,7 +84,7 @@ class Answering:
     def restore(self, raw: bytes) -> None:
         return None
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         del append_us
 
     def claim(self, name: str) -> int:

@@ -43,6 +43,7 @@ class Notes:
         self.indexes: list[int] = []
         self.times: list[int] = []
         self.story: list[str] = []
+        self.was_whole: bool | None = None
 
     def apply(self, command: bytes, *, index: RaftIndex, append_us: int) -> None:
         if command == b"impossible":
@@ -60,8 +61,9 @@ class Notes:
         self.commands = json.loads(raw) if raw else []
         self.story.append(f"restored {len(self.commands)}")
 
-    def fence(self, *, append_us: int, epoch: int) -> None:
+    def fence(self, *, append_us: int, epoch: int, is_whole: bool = False) -> None:
         self.commands.append("fenced")
+        self.was_whole = is_whole
 
     def claim(self, name: str) -> int:
         return self.commands.count(name)

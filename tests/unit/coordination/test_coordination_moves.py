@@ -112,6 +112,7 @@ async def test_the_new_home_serves_after_its_checkpoint_is_committed(pair: tuple
     assert mirror.stream.epoch == 2 and not mirror.stream.is_elected
     mirror.log.commit()
     assert mirror.stream.is_elected and mirror.stream.checkpoint_epoch == 2
+    assert mirror.notes.was_whole is False  # nobody sealed the epoch before
     assert mirror.notes.commands == ["one", "fenced"] and mirror.notes.story == ["elected after 2"]
     await said(mirror, "two")
     assert mirror.notes.commands == ["one", "fenced", "two"]
@@ -189,6 +190,7 @@ async def test_a_region_that_never_knew_the_first_commands_learns_them_before_it
     await moved_to_eu(home, mirror)
     assert mirror.stream.is_elected
     assert mirror.notes.commands == ["one", "two", "three", "fenced"]
+    assert mirror.notes.was_whole
 
 
 async def test_what_was_proposed_before_an_epoch_is_sealed_is_in_it_and_nothing_is_proposed_meanwhile(

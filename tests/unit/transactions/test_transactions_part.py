@@ -95,6 +95,42 @@ async def test_after_a_failover_everybody_is_told_again(make_coordinator: Any) -
     assert sorted(who for who, _ in coordinator.participants.told) == ["a/0", "a/0", "a/1"]
 
 
+async def test_who_may_have_begun_what_a_lost_region_took_with_it_is_fenced_until_it_initializes(
+    make_coordinator: Any,
+) -> None:
+    """Of its next transaction nothing came here: "committed" would be said of the one before."""
+    coordinator = make_coordinator()
+    producer = await coordinator.init()
+    await coordinator.add(producer, ("a", 0))
+    await coordinator.end(producer, is_commit=True)
+    await coordinator.until(State.COMPLETE_COMMIT)
+    coordinator.log.depose()
+    coordinator.part.fence(append_us=1, epoch=2)
+    coordinator.log.elect()
+    for request in (
+        coordinator.end(producer, is_commit=True),
+        coordinator.add(producer, ("a", 0)),
+        coordinator.verify(producer),
+    ):
+        with pytest.raises(ProducerFenced, match="start the producer again"):
+            await request
+    again = await coordinator.init()
+    assert again == (producer[0], 1)
+    await coordinator.add(again, ("a", 0))
+    await coordinator.end(again, is_commit=True)
+
+
+async def test_a_planned_move_of_the_coordinator_fences_no_producer(make_coordinator: Any) -> None:
+    coordinator = make_coordinator()
+    producer = await coordinator.init()
+    await coordinator.add(producer, ("a", 0))
+    coordinator.log.depose()
+    coordinator.part.fence(append_us=1, epoch=2, is_whole=True)
+    coordinator.log.elect()
+    await coordinator.end(producer, is_commit=True)
+    await coordinator.until(State.COMPLETE_COMMIT)
+
+
 async def test_a_partition_that_cannot_be_reached_is_told_later(make_coordinator: Any) -> None:
     coordinator = make_coordinator()
     producer = await coordinator.init()

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,9 +70,17 @@ async def compare(stage: Stage) -> None:
     """
     for region in stage.regions:
         for topic in stage.campaign.topics:
-            for partition, end, folders in await _level(stage, region, topic.name):
-                differ = await replicas_differ(folders, below=end)
+            compared = await until(partial(_compared, stage, region, topic.name), within_s=SETTLE_S)
+            for partition, end, folders, differ in compared:
                 note(stage, f"{topic.name}/{partition}", end, compared=list(folders), differ=differ)
+
+
+async def _compared(stage: Stage, region: str, topic: str) -> list[tuple[int, int, dict[str, Path], tuple[str, ...]]]:
+    """Return what `_level` does with the brokers that differ. Raises NotYet: another fault moved one meanwhile."""
+    return [
+        (partition, end, folders, await replicas_differ(folders, below=end))
+        for partition, end, folders in await _level(stage, region, topic)
+    ]
 
 
 def note(stage: Stage, of: str, below: int, *, compared: Sequence[str], differ: Sequence[str]) -> None:
@@ -166,7 +175,7 @@ async def replicas_differ(folders: Mapping[str, Path], *, below: int) -> tuple[s
         folders: broker -> folder of the group. Each replica must have come to `below`.
 
     Raises:
-        CampaignFailed: a replica is damaged or not there.
+        CampaignFailed: a replica is damaged. NotYet: one is not there any more.
     """
     digests = await asyncio.gather(*(_digest(folder, below) for folder in folders.values()))
     return tuple(broker for broker, digest in zip(folders, digests, strict=True) if digest != digests[0])
@@ -176,6 +185,8 @@ async def _digest(folder: Path, below: int) -> str:
     arguments = ("-P", "-m", "region.log.segment_reader", "--sha256", "--below", str(below), str(folder))
     words = ("nice", "-n", str(NICENESS), sys.executable, *arguments)
     code, said, why = await run_command(words, within_s=SETTLE_S)
+    if code and not await asyncio.to_thread(folder.is_dir):
+        raise NotYet(f"{folder} is there no more")
     if code:
         raise CampaignFailed(f"{folder}: {why.strip()}")
     return said.split()[-1]

@@ -123,6 +123,24 @@ async def test_a_broker_that_does_not_answer_is_named_when_replicas_are_compared
         await replicas.compare(stage)
 
 
+async def test_replicas_that_another_fault_moves_while_they_are_compared_are_compared_where_they_are_then(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "SETTLE_S", 5.0)
+    moved: list[Path] = []
+
+    async def run_command(words: Any, **_: Any) -> tuple[int, str, str]:
+        moved.append(Path(words[-1]))
+        if len(moved) == 1:
+            return 1, "", "it is no directory"
+        return 0, "5 batches digest", ""
+
+    monkeypatch.setattr(replicas, "run_command", run_command)
+    await replicas.compare(stage)
+    row = json.loads((stage.folder / "replicas.jsonl").read_text())
+    assert (row["compared"], row["differ"]) == (list(ADMINS), [])
+
+
 async def test_replicas_are_compared_only_when_every_one_says_how_far_it_is(stage: Any) -> None:
     for address in ADMINS.values():
         del stage.answers[address, "/v1/status"]

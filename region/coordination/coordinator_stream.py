@@ -18,6 +18,7 @@ Rule 6: an epoch that is sealed ends with the next one's checkpoint: the region 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -120,6 +121,7 @@ class CoordinatorStream(HostedStream):
         self.checkpoint_epoch = Epoch(0)  # of the newest checkpoint that is applied here
         self._checkpoint = CheckpointReader()
         self._written_epoch = Epoch(0)  # of the checkpoint that this leader has appended
+        self._unwritten: deque[bytes] = deque()  # pieces of that checkpoint
         self._retry: TimerHandle | None = None
         self._commands_end = Offset(0)  # of the commands that the parts have seen
         self._is_closing = False  # an epoch is being sealed: nothing more is proposed in it
@@ -364,10 +366,15 @@ class CoordinatorStream(HostedStream):
                 if self.monotonic_ns() > deadline_ns:
                     raise Busy(f"{self.key} is not sealed: commands are still being applied")
                 await asyncio.sleep(CLOSING_LOOK_S)
-            self._append_checkpoint(new_epoch)  # and SEAL, in the same turn of the loop
+            try:
+                self._unwritten = self._pieces(new_epoch)
+                self._append_pieces(new_epoch)  # and SEAL, in the same turn of the loop
+            except GeorelayError as error:  # a move must not hang on it: the disk may be full, or the state too large
+                log.warning("coordinator.sealed_without_checkpoint", stream=str(self.key), reason=str(error))
             return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
         finally:
             self._is_closing = False
+            self._unwritten.clear()
 
     def led(self, *, leader: int, is_leader: bool) -> None:
         """Follow the leader: the parts serve exactly where this broker leads in the home."""
@@ -377,6 +384,7 @@ class CoordinatorStream(HostedStream):
         super().led(leader=leader, is_leader=is_leader)
         if was_leader != is_leader:
             self._written_epoch = Epoch(0)
+            self._unwritten.clear()
         self._review()
 
     def _review(self) -> None:
@@ -399,24 +407,32 @@ class CoordinatorStream(HostedStream):
             part.elected()
 
     def _write_checkpoint(self) -> None:
-        """Append the state of all parts, once in this epoch; nothing else is in flight before the parts are elected."""
+        """Append the state of all parts, once in this epoch, in as many steps as there is room for.
+
+        Nothing else is in flight before the parts are elected.
+        """
         epoch = self.decided
         if self._written_epoch == epoch or self._retry is not None:
             return
         if self.applied_end.next_offset != self.end.next_offset:
             return  # records of an earlier leader of this epoch: they are applied first
+        self._unwritten = self._unwritten or self._pieces(epoch)
         try:
-            self._append_checkpoint(epoch)
+            self._append_pieces(epoch)
         except GeorelayError as error:
             log.warning("coordinator.checkpoint_delayed", stream=str(self.key), epoch=epoch, reason=str(error))
             self._retry = self.call_later(CHECKPOINT_AGAIN_S, self._write_again)
             return
         self._written_epoch = epoch
 
-    def _append_checkpoint(self, epoch: Epoch) -> None:
+    def _pieces(self, epoch: Epoch) -> deque[bytes]:
         states = {kind: part.snapshot() for kind, part in self.parts.items()}
-        for piece in encode_checkpoint(Checkpoint(epoch=epoch, parts=states)):
-            self._append_records([RecordDraft(piece, key=CHECKPOINT_KEY)])
+        return deque(encode_checkpoint(Checkpoint(epoch=epoch, parts=states)))
+
+    def _append_pieces(self, epoch: Epoch) -> None:
+        while self._unwritten:
+            self._append_records([RecordDraft(self._unwritten[0], key=CHECKPOINT_KEY)])
+            self._unwritten.popleft()
         say = log.info if self.is_exact else log.critical  # what it lacks is lost to the groups and queues here
         say("coordinator.checkpoint_written", stream=str(self.key), epoch=epoch, is_exact=self.is_exact)
 

@@ -213,6 +213,43 @@ async def test_what_was_proposed_before_an_epoch_is_sealed_is_in_it_and_nothing_
     assert again == task.result()  # no other checkpoint
 
 
+async def test_an_epoch_is_sealed_too_when_there_is_no_room_for_a_checkpoint(pair: tuple[Any, Any]) -> None:
+    home, mirror = pair
+    await said(home, "one")
+    home.disk_writable = False
+    await sealed(home)
+    mirrored(home, mirror)
+    await moved_to_eu(home, mirror)
+    assert mirror.notes.commands == ["one", "fenced"] and mirror.notes.was_whole is False
+
+
+async def test_a_checkpoint_that_is_larger_than_what_may_be_in_flight_is_written_in_steps(
+    pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.coordination.checkpoint_core.PIECE_BYTES_MAX", 4)
+    monkeypatch.setattr("region.coordination.coordinator_stream.CHECKPOINT_AGAIN_S", 0.0)
+    home, mirror = pair
+    await said(home, "one", "two")
+    mirrored(home, mirror)
+    end = mirror.stream.end
+    append, left = mirror.stream._append_records, [3]
+
+    def limited(drafts: Any) -> Any:
+        if not left[0]:
+            raise Busy("the limit is reached")
+        left[0] -= 1
+        return append(drafts)
+
+    monkeypatch.setattr(mirror.stream, "_append_records", limited)
+    mirror.stream.follow_home(row_for(home.stream, EU, epoch=2, start=2, index=7, digest=end.digest))
+    for _ in range(10):
+        await settled()
+        mirror.log.commit()
+        left[0] = 3
+    assert mirror.stream.is_elected and mirror.stream.checkpoint_epoch == 2
+    assert mirror.stream.end.next_offset == 2 + 9  # of 23 and of 10 bytes: no piece is there twice
+
+
 async def test_an_epoch_whose_commands_do_not_come_to_an_end_is_not_sealed_and_goes_on(pair: tuple[Any, Any]) -> None:
     home, _ = pair
     (future,) = home.propose("one")

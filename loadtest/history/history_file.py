@@ -7,9 +7,9 @@
     {"e": "ok", "p": "reader", "n": 0, "t": 2100, "records": [[0, "a:0"]]}
 
 p: process, n: number of the operation in that process, from 0 without a gap, t: monotonic nanoseconds. op is produce
-(value), fetch (position, final), end (linear) or start; site and note may be with any. An operation ends with one of
-ok (offset, or records), fail and unknown; without an end it is unknown. The offset of a produce may be null or left
-out: stored, and the client was not told where. wall_ahead_ns: by how much the writer's wall clock was ahead of its
+(value, loose), fetch (position, final), end (linear) or start; site and note may be with any. An operation ends with
+one of ok (offset, or records), fail and unknown; without an end it is unknown. The offset of a produce may be null or
+left out: stored, and the client was not told where. wall_ahead_ns: by how much the writer's wall clock was ahead of its
 monotonic clock when the file was made; boot: /proc/sys/kernel/random/boot_id of its host. Both may be left out.
 
 Rule 1: a line is one write, so a killed writer leaves at most its last line torn; the reader leaves that line out.
@@ -46,6 +46,7 @@ _OPTIONAL: Final[dict[str, type]] = {
     "note": str,
     "position": int,
     "linear": bool,
+    "loose": bool,
     "final": bool,
 }
 
@@ -70,6 +71,7 @@ class HistoryWriter:
         value: str | None = None,
         position: int | None = None,
         linear: bool = False,
+        loose: bool = False,
         final: bool = False,
         at_ns: int | None = None,
     ) -> int:
@@ -88,7 +90,8 @@ class HistoryWriter:
             event["value"] = value
         if position is not None:
             event["position"] = position
-        self._write(event | ({"linear": True} if linear else {}) | ({"final": True} if final else {}))
+        flags = {"linear": linear, "loose": loose, "final": final}
+        self._write(event | {name: True for name, is_set in flags.items() if is_set})
         return number
 
     def produced(self, number: int, offset: int | None, note: str = "") -> None:

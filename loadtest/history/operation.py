@@ -52,6 +52,8 @@ class Operation:
         position: FETCH: the offset asked for; None goes on where the fetch of this process and key before it ended.
         records: FETCH: what was answered.
         linear: END: the answer promises to count everything that was acknowledged before it was asked for.
+        loose: PRODUCE: of an unknown outcome it may be stored behind later ones of its process: its client gives up,
+            and what a broker has not read yet of its old connection is read when it can.
         final: FETCH: part of a complete read of the site, made after everything was healed.
         note: for people.
     """
@@ -69,6 +71,7 @@ class Operation:
     position: int | None = None
     records: tuple[Placement, ...] = ()
     linear: bool = False
+    loose: bool = False
     final: bool = False
     note: str = ""
 

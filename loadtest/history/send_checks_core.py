@@ -75,7 +75,7 @@ def disordered_sends(evidence: Evidence) -> Iterator[Finding]:
     highest: dict[str, tuple[int, Operation]] = {}
     for send in evidence.sends:
         offset = evidence.offset_of(send)
-        if offset is None:
+        if offset is None or (send.loose and not send.is_ok):
             continue
         before = highest.get(send.process)
         if before is not None and offset < before[0]:

@@ -154,6 +154,8 @@ def shortened(text: str, seconds: float) -> str:
 def scaled(text: str, share: float) -> str:
     """Return the text of a right campaign that offers this share of its records, and asks for no more than that.
 
+    A partition that gets fewer of them may be silent for longer.
+
     Raises:
         CampaignError: a rate does not stand on a line of its own.
     """
@@ -164,8 +166,13 @@ def scaled(text: str, share: float) -> str:
             raise CampaignError(f"stages[{row}].rate: cannot be scaled: give each key a line of its own")
         if line is not None:
             rows[line - 1] = f"rate = {stage['rate'] * share:g}"
-    asked = r"^(records_per_s_min *= *)([0-9_.]+)"
-    return re.sub(asked, lambda found: f"{found[1]}{float(found[2]) * share:g}", "\n".join(rows) + "\n", flags=re.M)
+    text = _multiplied("\n".join(rows) + "\n", "records_per_s_min", share)
+    return _multiplied(text, "silence_s_max", max(1.0, 1 / share))
+
+
+def _multiplied(text: str, name: str, factor: float) -> str:
+    asked = rf"^({name} *= *)([0-9_.]+)"
+    return re.sub(asked, lambda found: f"{found[1]}{float(found[2]) * factor:g}", text, flags=re.M)
 
 
 def seeded(text: str, seed: int) -> str:

@@ -97,7 +97,8 @@ class PublishEngine:
                 self._tally.tell()
         self._ended.set()
         sender.join()
-        left = sum(publisher.finish(FLUSH_S) for _, _, publisher in self._rows)
+        deadline = time.monotonic() + FLUSH_S
+        left = sum(publisher.finish(max(0.0, deadline - time.monotonic())) for _, _, publisher in self._rows)
         self._tally.tell()
         sent = sum(publisher.sent for _, _, publisher in self._rows)
         say({"ended": {"sent": sent, "unanswered": left, "clock_stepped_ms": self._clock.stepped_ms()}})

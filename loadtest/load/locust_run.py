@@ -285,9 +285,10 @@ class LocustRun:
                 self.trouble(f"no worker is in {where}: what users[{row}] offer is missing")
         for region in self.campaign.topology.regions:
             here = [each for each in self._named.values() if region in each["regions"]]
-            if not here:
+            is_read = any(not row.regions or region in row.regions for row in self.campaign.readers)
+            if not here and (is_read or any(not row.regions or region in row.regions for row in self.campaign.users)):
                 self.trouble(f"no worker is in {region}: what its clients do is missing")
-            elif self.campaign.readers and not any(each["reads"] for each in here):
+            elif is_read and not any(each["reads"] for each in here):
                 self.trouble(f"no worker in {region} reads: give one of them its readers")
 
     def begin(self) -> None:

@@ -114,7 +114,8 @@ class Publisher(ABC):
 
     def begin(self, history: HistoryWriter, record: Outgoing) -> int:
         """Note that a record is sent now; return the number of the operation."""
-        return history.invoke(Kind.PRODUCE, f"{record.stream}/{record.partition}", value=record.name)
+        is_loose = self.users.kind == "kafka" and not self.users.sends_again
+        return history.invoke(Kind.PRODUCE, f"{record.stream}/{record.partition}", value=record.name, loose=is_loose)
 
     def stored(
         self, history: HistoryWriter, number: int, record: Outgoing, offset: int | None, *, epoch: int | None = None

@@ -51,6 +51,7 @@ KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
 WRITER: Final = "transactional-writer"
 ENDED: Final = "ended"  # a broker, by itself
 PLAYED: Final = "played.json"
+RUN_FORMAT: Final = 2  # of run.json: from 2 on there is a PLAYED of a run that came to its end
 NOT_ALONE: Final = ("run.json", "cpu.jsonl", "events.jsonl")  # no run.json is in the runs of a drill
 ALONE: Final = "Locust alone: nothing was broken, and neither the traces nor a complete read are judged"
 UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
@@ -64,8 +65,9 @@ class Results:
         files = sorted(folder.glob("*.toml"))
         if len(files) != 1:
             raise CampaignError(f"{folder} is no folder of a run's results: it has {len(files)} campaigns, not one")
+        self._file = files[0]
         self.is_alone = not any((folder / name).exists() for name in NOT_ALONE)
-        self.campaign: Campaign = _alone(load(files[0])) if self.is_alone else load(files[0])
+        self.campaign: Campaign = _alone(load(files[0]), folder) if self.is_alone else load(files[0])
         self.seconds = [row for path in sorted(folder.glob("seconds-*.jsonl")) for row in _rows(path)]
         self.trouble = [row for path in sorted(folder.glob("trouble*.jsonl")) for row in _rows(path)]
         self.events = _rows(folder / "events.jsonl")
@@ -91,7 +93,7 @@ class Results:
         to_s = self.began_s + campaign.seconds
         invalid = verdict_core.faults_of_generator(campaign, self.seconds, self.trouble, from_s=self.began_s, to_s=to_s)
         invalid += verdict_core.faults_of_endings(self.seconds, self.ended)
-        if not self.is_alone and not (self.folder / PLAYED).exists():
+        if self._document("run.json").get("format", 0) >= RUN_FORMAT and not (self.folder / PLAYED).exists():
             invalid.append("the run did not come to its end: what it did not do cannot be judged")
         idle = idle_share(self.cpu, from_s=self.began_s, to_s=to_s)
         invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us"))
@@ -99,7 +101,8 @@ class Results:
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
-        invalid += verdict_core.faults_of_offer(campaign, totals)
+        if campaign.topology.regions == load(self._file).topology.regions:  # else others offer the rest
+            invalid += verdict_core.faults_of_offer(campaign, totals)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, list(self.ended.values()))
         if campaign.checks.ends:
@@ -204,8 +207,11 @@ class Results:
         return document
 
 
-def _alone(campaign: Campaign) -> Campaign:
-    """Return what of a campaign Locust does and can be judged by without anybody else."""
+def _alone(campaign: Campaign, folder: Path) -> Campaign:
+    """Return what of a campaign Locust does and can be judged by without anybody else, in the regions where it was."""
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("plan-*.json")]
+    here = {region for plan in plans for region in plan["regions"]} or set(campaign.topology.regions)
+    regions = tuple(region for region in campaign.topology.regions if region in here)
     checks = replace(
         campaign.checks,
         caught_up_s_max=None,  # nothing heals
@@ -217,7 +223,8 @@ def _alone(campaign: Campaign) -> Campaign:
         orphans=False,  # which a complete read tells from what is lost
     )
     generator = replace(campaign.generator, idle_share_min=None, router_lag_ms_max=None)
-    return replace(campaign, checks=checks, generator=generator, faults=(), programs=())
+    topology = replace(campaign.topology, regions=regions)
+    return replace(campaign, checks=checks, generator=generator, topology=topology, faults=(), programs=())
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

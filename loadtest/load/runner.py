@@ -29,7 +29,7 @@ from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
 from loadtest.load.programs import Program
 from loadtest.load.report_targets_core import REPORT_TARGETS, targets_of
-from loadtest.load.results import ENDED, PLAYED, Results
+from loadtest.load.results import ENDED, PLAYED, RUN_FORMAT, Results
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
@@ -248,6 +248,7 @@ def _report(campaign: Campaign, folder: Path) -> None:
 def _circumstances(folder: Path) -> dict[str, Any]:
     """Return where, when and with which code it runs."""
     return {
+        "format": RUN_FORMAT,
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": revision(Path(__file__).resolve().parent),
         "host": platform.node(),

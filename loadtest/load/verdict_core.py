@@ -200,6 +200,7 @@ def pairs_of(campaign: Campaign) -> list[str]:
             if not readers.is_late and set(users.topics) & set(readers.topics)
             for origin in users.regions or regions
             for dest in readers.regions or regions
+            if origin in regions and dest in regions
         }
     )
 

@@ -43,6 +43,7 @@ from region.coordination.limits import (
     COMMAND_BYTES_MAX,
     PART_SNAPSHOT_BYTES_MAX,
     PENDING_BYTES_MAX,
+    SEALED_BYTES_MAX,
     SNAPSHOTS_BYTES_MAX,
 )
 from region.coordination.log import TimerHandle
@@ -124,7 +125,7 @@ class CoordinatorStream(HostedStream):
         self._unwritten: deque[bytes] = deque()  # pieces of that checkpoint
         self._retry: TimerHandle | None = None
         self._commands_end = Offset(0)  # of the commands that the parts have seen
-        self._is_closing = False  # an epoch is being sealed: nothing more is proposed in it
+        self._closing = 0  # requests that seal an epoch now: nothing more is proposed in it
         self._too_large: set[Part] = set()  # that were over the limit when they were measured
         self._measured_ns = 0
         self.parts: dict[Part, CoordinatorPart] = {part: make(self) for part, make in sorted(parts.items())}
@@ -133,7 +134,7 @@ class CoordinatorStream(HostedStream):
 
     def propose(self, part: Part, command: bytes, *, shrinks: bool = False) -> asyncio.Future[RaftIndex]:
         """Append one command with the others of this turn; see CoordinatorLog."""
-        if not self.is_elected or self._is_closing:
+        if not self.is_elected or self._closing:
             raise NotLeader("this broker does not lead the coordinator", leader=self.leader_id)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge(f"a command of {len(command)} bytes is over {COMMAND_BYTES_MAX}")
@@ -238,6 +239,7 @@ class CoordinatorStream(HostedStream):
             )
         self._commands_end = entry.base_offset
         self._checkpoint = CheckpointReader()
+        self._unwritten.clear()  # of an epoch before this one
         header = entry.header()
         if entry.type is EntryType.EPOCH and header.epoch > FIRST_EPOCH:
             for part in self.parts.values():
@@ -357,9 +359,11 @@ class CoordinatorStream(HostedStream):
         Raises:
             Busy: commands are still being applied, nothing was sealed; and what the seal of any stream raises.
         """
-        if not self.is_elected or self.sealed:
+        is_refused = epoch != self.epoch or new_epoch <= epoch or self._feature_level() < MESH_LEVEL
+        if not self.is_elected or self.sealed or is_refused:
             return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
-        self._is_closing = True
+        self._check_fence_epoch(new_epoch)
+        self._closing += 1
         try:
             deadline_ns = self.monotonic_ns() + CLOSING_NS_MAX
             while self._proposals.pending_bytes or self.applied_end.next_offset != self.end.next_offset:
@@ -368,12 +372,14 @@ class CoordinatorStream(HostedStream):
                 await asyncio.sleep(CLOSING_LOOK_S)
             try:
                 self._unwritten = self._pieces(new_epoch)
+                if sum(map(len, self._unwritten)) > SEALED_BYTES_MAX:
+                    raise Busy("the state is too large to be brought to another region while nobody serves it")
                 self._append_pieces(new_epoch)  # and SEAL, in the same turn of the loop
-            except GeorelayError as error:  # a move must not hang on it: the disk may be full, or the state too large
+            except GeorelayError as error:  # a move must not hang on it: the disk may be full, too
                 log.warning("coordinator.sealed_without_checkpoint", stream=str(self.key), reason=str(error))
             return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
         finally:
-            self._is_closing = False
+            self._closing -= 1
             self._unwritten.clear()
 
     def led(self, *, leader: int, is_leader: bool) -> None:

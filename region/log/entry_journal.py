@@ -292,6 +292,7 @@ def decode_frames(raw: bytes, expected: int | None = None) -> Iterator[tuple[int
         sequence, rows, position = first
         yield sequence, rows
         expected = sequence + 1
+        position = position if rows else START_BYTES
     while (found := _next_frame(raw, position, expected)) is not None:
         sequence, rows, position = found
         yield sequence, rows

@@ -187,6 +187,7 @@ class Flusher:
         """Start the thread."""
         assert self._thread is None
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="log-helper")
+        self._sync_pool()  # here: it is used by two threads
         if self._entries is not None:
             self._entries.run_aside = lambda work: self._sync_pool().submit(work)
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)

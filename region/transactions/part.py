@@ -128,6 +128,8 @@ class TransactionsPart:
             written = self._book.apply(command, append_us=append_us)
         except ValueError as error:
             raise CommandError(f"entry {index} holds no transaction command: {error}") from error
+        if written is not None and written.state is State.ONGOING and self._is_unheard(written):
+            del self._unheard[written.transactional_id]  # another replica has let it go on
         if self._serving and written is not None and written.state in PREPARED:
             self._completions.begin(written)
 
@@ -427,6 +429,9 @@ class TransactionsPart:
         producer_id, epoch = _producer(fields)
         self._check_heard(name, producer_id, epoch)
         return check_owner(self._book.get(name), transactional_id=name, producer_id=producer_id, epoch=epoch)
+
+    def _is_unheard(self, row: Transaction) -> bool:
+        return self._unheard.get(row.transactional_id) == (row.producer_id, row.producer_epoch)
 
     def _check_heard(self, name: str, producer_id: int, epoch: int) -> None:
         if self._unheard.get(name) == (producer_id, epoch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, NotLeader, OutcomeUnknown
+from georelay.errors import Busy, Fenced, NotLeader, OutcomeUnknown
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.home.home_row import HomeRow
 from mesh.replication.ports import SkipPoint
@@ -211,6 +211,64 @@ async def test_what_was_proposed_before_an_epoch_is_sealed_is_in_it_and_nothing_
     assert task.result().offset == mirror.stream.end.next_offset
     again = await home.stream.seal(epoch=Epoch(1), new_epoch=Epoch(2), move_id="m1")
     assert again == task.result()  # no other checkpoint
+
+
+async def test_a_state_that_is_too_large_to_be_brought_along_is_sealed_without(
+    pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.coordination.coordinator_stream.SEALED_BYTES_MAX", 20)
+    home, mirror = pair
+    await said(home, "one")
+    await sealed(home)
+    mirrored(home, mirror)
+    await moved_to_eu(home, mirror)
+    assert mirror.notes.commands == ["one", "fenced"] and mirror.notes.was_whole is False
+
+
+async def test_a_seal_that_is_refused_leaves_no_checkpoint(pair: tuple[Any, Any]) -> None:
+    home, _ = pair
+    await said(home, "one")
+    end = home.stream.end.next_offset
+    for epoch, new_epoch, error in ((2, 3, Busy), (1, 1, Fenced)):
+        with pytest.raises(error):
+            await home.stream.seal(epoch=Epoch(epoch), new_epoch=Epoch(new_epoch), move_id="m1")
+    assert home.stream.end.next_offset == end
+    await said(home, "two")
+
+
+async def test_pieces_of_an_older_epoch_are_not_written_in_the_next_one(
+    pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, mirror = pair
+    await said(home, "one")
+    mirrored(home, mirror)
+    end = mirror.stream.end
+    append = mirror.stream._append_records
+
+    def busy(_: Any) -> Any:
+        raise Busy("no room")
+
+    monkeypatch.setattr(mirror.stream, "_append_records", busy)
+    second = row_for(home.stream, EU, epoch=2, start=1, index=7, digest=end.digest)
+    mirror.stream.follow_home(second)
+    await settled()
+    mirror.log.commit()
+    assert mirror.stream.epoch == 2 and not mirror.stream.is_elected
+    third = replace(
+        second,
+        epoch=Epoch(3),
+        table=(*second.table, (Epoch(3), Offset(1))),
+        homes=(*second.homes, (Epoch(3), EU)),
+        last_epoch=Epoch(3),
+        index=8,
+    )
+    mirror.stream.follow_home(third)
+    await settled()
+    mirror.log.commit()
+    monkeypatch.setattr(mirror.stream, "_append_records", append)
+    await asyncio.sleep(0.3)
+    mirror.log.commit()
+    assert mirror.stream.is_elected and mirror.stream.checkpoint_epoch == 3
 
 
 async def test_an_epoch_is_sealed_too_when_there_is_no_room_for_a_checkpoint(pair: tuple[Any, Any]) -> None:

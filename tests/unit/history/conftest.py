@@ -29,9 +29,10 @@ class HistoryBed:
         outcome: Outcome | None = None,
         key: str = KEY,
         at: tuple[int, int] | None = None,
+        loose: bool = False,
     ) -> Operation:
         told = outcome or (Outcome.UNKNOWN if offset is None else Outcome.OK)
-        return self._add(process, Kind.PRODUCE, key, at, value=value, offset=offset, outcome=told)
+        return self._add(process, Kind.PRODUCE, key, at, value=value, offset=offset, outcome=told, loose=loose)
 
     def read(
         self,

@@ -143,6 +143,14 @@ def test_it_is_so_when_only_a_reader_knows_where_they_are(bed: HistoryBed) -> No
     assert found(bed) == {Category.NON_MONOTONIC_SEND: 1}
 
 
+def test_what_a_producer_has_given_up_may_be_stored_behind_what_it_sent_later(bed: HistoryBed) -> None:
+    bed.send("a", loose=True), bed.send("b", 0, loose=True), bed.send("c", 1, loose=True)
+    bed.read((0, "b"), (1, "c"), (2, "a"))
+    assert found(bed) == {}
+    bed.send("d", 4, loose=True), bed.send("e", 3, loose=True)
+    assert found(bed) == {Category.NON_MONOTONIC_SEND: 1}
+
+
 def test_two_producers_at_the_same_time_have_no_order(bed: HistoryBed) -> None:
     bed.send("a", 1, at=(0, 30)), bed.send("b", 0, process="q", at=(10, 20))
     assert found(bed) == {}

@@ -408,6 +408,7 @@ def test_a_scaled_campaign_offers_a_share_of_its_records_and_asks_for_no_more() 
     whole, half = (parse(each, name="nfr", place="nfr.toml") for each in (text, scaled(text, 0.5)))
     assert [stage.rate for stage in half.stages] == [stage.rate / 2 for stage in whole.stages]
     assert half.target.records_per_s_min == (whole.target.records_per_s_min or 0) / 2 > 0
+    assert half.checks.silence_s_max == 2 * (whole.checks.silence_s_max or 0) > 0
     assert half.users == whole.users and half.seconds == whole.seconds
     assert half.target.deliver_p99_ms_max == whole.target.deliver_p99_ms_max
 

@@ -10,7 +10,7 @@ import pytest
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.campaign_file import CampaignError
-from loadtest.load.results import ALONE, PLAYED, Results
+from loadtest.load.results import ALONE, PLAYED, RUN_FORMAT, Results
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import BREACH, INVALID, PASS, Judgement
 
@@ -114,6 +114,19 @@ def test_locust_alone_is_judged_by_what_locust_does(tmp_path: Path) -> None:
     assert results.figures[0] == ALONE
 
 
+def test_locust_alone_in_some_regions_is_judged_there(tmp_path: Path) -> None:
+    campaign = CAMPAIGN.replace('regions = ["us"]\n[[readers]]', "[[readers]]").replace(
+        '"us", "eu"]', '"us", "eu", "ap"]'
+    )
+    campaign = campaign.replace("rate = 0.5", "rate = 50")
+    folder = folder_of(tmp_path, campaign=campaign)
+    whole = Results(folder).judge()
+    assert whole.verdict == INVALID and "deliver ap->us p99" in whats(whole, kept=False)
+    (folder / "plan-w.json").write_text(json.dumps({"regions": ["us", "eu"]}))
+    some = Results(folder).judge()
+    assert some.invalid == () and whats(some, kept=False) == ["deliver eu->eu p99", "deliver eu->us p99"]
+
+
 def test_locust_alone_breaks_what_it_breaks(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     rows(folder / "ended-read-w.json", {"has_all": False, "clock_stepped_ms": 0.0})
@@ -128,6 +141,8 @@ def test_without_a_fault_no_loss_has_to_be_found(tmp_path: Path) -> None:
 def test_a_whole_run_that_did_not_come_to_its_end_says_nothing(tmp_path: Path) -> None:
     campaign = CAMPAIGN.partition("[[programs]]")[0]
     folder = folder_of(tmp_path, campaign=campaign, files=("run.json",))
+    assert Results(folder).judge().invalid == ()  # of before there was that file
+    (folder / "run.json").write_text(json.dumps({"format": RUN_FORMAT}))
     assert Results(folder).judge().invalid == ("the run did not come to its end: what it did not do cannot be judged",)
     (folder / PLAYED).write_text("{}")
     assert Results(folder).judge().verdict == PASS

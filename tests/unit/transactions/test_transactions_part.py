@@ -120,6 +120,24 @@ async def test_who_may_have_begun_what_a_lost_region_took_with_it_is_fenced_unti
     await coordinator.end(again, is_commit=True)
 
 
+async def test_who_was_let_go_on_by_another_replica_is_not_fenced_when_that_is_read_again(
+    make_coordinator: Any,
+) -> None:
+    coordinator = make_coordinator()
+    producer = await coordinator.init()
+    coordinator.log.depose()
+    coordinator.part.fence(append_us=1, epoch=2)
+    coordinator.log.elect()
+    coordinator.part._unheard, unheard = {}, coordinator.part._unheard
+    coordinator.log.hold()
+    adding = asyncio.ensure_future(coordinator.add(producer, ("a", 0)))
+    await coordinator.settled()
+    coordinator.part._unheard = unheard
+    coordinator.log.release()
+    await adding
+    await coordinator.end(producer, is_commit=True)
+
+
 async def test_a_planned_move_of_the_coordinator_fences_no_producer(make_coordinator: Any) -> None:
     coordinator = make_coordinator()
     producer = await coordinator.init()

@@ -162,20 +162,21 @@ async def _aiokafka(member: Member) -> None:
 
     consumer = aiokafka.AIOKafkaConsumer(**_python_settings(member.options, "aiokafka"), retry_backoff_ms=100)
 
-    def member_id() -> str:
-        return str(consumer._coordinator.member_id)
+    member_id = ""  # with which it was assigned what it has: expelled, it has none, and goes on with what it fetched
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
             """Nothing: what is not committed is read again by the next owner."""
 
         async def on_partitions_assigned(self, _: Any) -> None:
-            member.assigned(member_id(), (row.partition for row in consumer.assignment()))
+            nonlocal member_id
+            member_id = str(consumer._coordinator.member_id)
+            member.assigned(member_id, (row.partition for row in consumer.assignment()))
 
     await consumer.start()
     consumer.subscribe([member.options.topic], listener=Listener())
     for _ in member.turns():
-        if member.took(member_id(), _offsets(await consumer.getmany(timeout_ms=100, max_records=BATCH))):
+        if member.took(member_id, _offsets(await consumer.getmany(timeout_ms=100, max_records=BATCH))):
             with contextlib.suppress(aiokafka.errors.KafkaError):
                 await consumer.commit()
     await consumer.stop()

@@ -162,21 +162,32 @@ async def _aiokafka(member: Member) -> None:
 
     consumer = aiokafka.AIOKafkaConsumer(**_python_settings(member.options, "aiokafka"), retry_backoff_ms=100)
 
-    member_id = ""  # with which it was assigned what it has: expelled, it has none, and goes on with what it fetched
+    member_id, told = "", None  # with which it was assigned what it has: expelled, it goes on with what it fetched
+
+    def tell() -> None:
+        """Note an assignment, by its listener or by its first records: those may come before the listener is asked."""
+        nonlocal member_id, told
+        now = (str(consumer._coordinator.member_id), frozenset(row.partition for row in consumer.assignment()))
+        if now != told and all(now):
+            member_id, told = now[0], now
+            member.assigned(*now)
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
             """Nothing: what is not committed is read again by the next owner."""
 
         async def on_partitions_assigned(self, _: Any) -> None:
-            nonlocal member_id
-            member_id = str(consumer._coordinator.member_id)
-            member.assigned(member_id, (row.partition for row in consumer.assignment()))
+            nonlocal told
+            told = None  # a new generation, perhaps with what it had before
+            tell()
 
     await consumer.start()
     consumer.subscribe([member.options.topic], listener=Listener())
     for _ in member.turns():
-        if member.took(member_id, _offsets(await consumer.getmany(timeout_ms=100, max_records=BATCH))):
+        records = _offsets(await consumer.getmany(timeout_ms=100, max_records=BATCH))
+        if records:
+            tell()
+        if member.took(member_id, records):
             with contextlib.suppress(aiokafka.errors.KafkaError):
                 await consumer.commit()
     await consumer.stop()

@@ -22,6 +22,7 @@ from region.groups.values import (
     SyncAnswered,
     SyncWish,
 )
+from tests.unit.groups.coordinator_world import World
 
 MS = 1_000_000
 NOT_YET: Any = None
@@ -158,3 +159,10 @@ def scene() -> Scene:
 def make_scene() -> Callable[..., Scene]:
     """Build a scene with other settings."""
     return lambda **settings: Scene(GroupSettings(**settings))
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.log.elect()
+    return made

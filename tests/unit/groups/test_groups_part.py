@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, DiskFull
+from georelay.errors import BadRequest
 from georelay.ids import RaftIndex, RegionNumber, StreamKey
 from georelay.wire.api import ErrorCode
 from georelay.wire.consumer_protocol import Subscription, encode_subscription
@@ -17,118 +15,17 @@ from region.coordination.in_memory import InMemoryCoordinatorLog
 from region.coordination.limits import PART_SNAPSHOT_BYTES_MAX
 from region.coordination.part import IN_USE, CommandError, Part
 from region.groups.offsets_core import CommittedOffset
-from region.groups.part import GroupsPart
-from region.groups.settings import GroupSettings
-from region.groups.topic_names import TopicNames
 from region.groups.values import Identity, JoinWish, SyncWish
-
-ORDERS = bytes.fromhex("0a" * 16)
-KEY = StreamKey(ORDERS, RegionNumber(0), 0)
-DAY_S = 86_400
-
-
-class View:
-    """A topic as TopicNames sees it."""
-
-    def __init__(self, name: str, topic_id: bytes, origin: int, plain: str) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.origin = RegionNumber(origin)
-        self.partitions = 4
-        self.definition = type("Definition", (), {"name": plain})
-
-
-class World:
-    """One coordinator and its replicas."""
-
-    def __init__(self) -> None:
-        self.views = {
-            "orders": View("orders", ORDERS, 0, "orders"),
-            "clicks": View("clicks", b"c" * 16, 1, "clicks"),
-            "us.clicks": View("us.clicks", b"c" * 16, 1, "clicks"),
-            "eu.clicks": View("eu.clicks", b"c" * 16, 2, "clicks"),
-        }
-        self.deleted: set[bytes] = set()
-        self.version = 1
-        self.log = InMemoryCoordinatorLog()
-        self.ids = itertools.count(1)
-        self.part = self.make(self.log)
-        self.log.add(self.part)
-
-    def make(self, log: Any) -> GroupsPart:
-        names = TopicNames(
-            topic=cast("Any", self.views.get),
-            topics=cast("Any", lambda: list(self.views.values())),
-            version=lambda: self.version,
-            is_deleted=self.deleted.__contains__,
-        )
-        settings = GroupSettings(initial_rebalance_delay_ms=0)
-        return GroupsPart(log, names=names, settings=settings, new_id=lambda: f"id{next(self.ids)}")
-
-    def fail_over(self) -> GroupsPart:
-        """Let the leader stop, and a replica made from its snapshot lead."""
-        self.log.depose(leader=1002)
-        self.part = self.log.restart(self.make)  # type: ignore[assignment]
-        self.log.elect()
-        return self.part
-
-
-def wish(member_id: str = "", *, subscription: bytes = b"t", session_ms: int = 10_000) -> JoinWish:
-    return JoinWish(
-        member_id=member_id,
-        new_member_id=f"m-{subscription!r}",
-        session_timeout_ms=session_ms,
-        rebalance_timeout_ms=30_000,
-        protocol_type="consumer",
-        protocols=(("range", subscription),),
-    )
-
-
-@pytest.fixture
-def world() -> World:
-    made = World()
-    made.log.elect()
-    return made
-
-
-async def turn() -> None:
-    """Let the log commit what was proposed."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-
-def ignore(_: Any) -> None:
-    """Nobody waits for it."""
-
-
-async def stable(world: World, group: str = "g", **more: Any) -> Identity:
-    """Bring one member into a group."""
-    joined: list[Any] = []
-    synced: list[Any] = []
-    world.part.join(group, wish(**more), joined.append)
-    (answer,) = joined
-    assignments = {answer.member_id: b"mine"}
-    world.part.sync(
-        group,
-        SyncWish(member_id=answer.member_id, generation=answer.generation, assignments=assignments),
-        synced.append,
-    )
-    await turn()
-    assert synced[0].assignment == b"mine"
-    return Identity(member_id=answer.member_id, generation=answer.generation)
-
-
-async def commit(world: World, who: Identity, offset: int, *, group: str = "g", key: StreamKey = KEY) -> ErrorCode:
-    done: list[Any] = []
-    world.part.commit(group, who, {key: CommittedOffset(offset=offset)}, done.append)
-    await turn()
-    code: ErrorCode = done[0][key]
-    return code
-
-
-def committed(world: World, group: str = "g", key: StreamKey = KEY) -> int:
-    row, _ = world.part.fetch(group, [key])[key]
-    return -1 if row is None else row.offset
+from tests.unit.groups.coordinator_world import (
+    KEY,
+    World,
+    commit,
+    committed,
+    ignore,
+    stable,
+    turn,
+    wish,
+)
 
 
 async def test_a_commit_is_answered_only_when_it_is_applied(world: World) -> None:
@@ -295,90 +192,6 @@ async def test_an_offset_is_not_deleted_while_a_member_subscribes_to_its_topic(w
     await turn()
     assert done == [(ErrorCode.NONE, {KEY: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE})]
     assert (committed(world), committed(world, key=other)) == (5, -1)
-
-
-async def test_offsets_expire_seven_days_after_the_last_member_left_and_the_group_after_them(world: World) -> None:
-    who = await stable(world)
-    await commit(world, who, 5)
-    world.log.clock.advance(6)
-    world.part.leave("g", [who])
-    await turn()
-    world.log.clock.advance(6.9 * DAY_S)
-    await turn()
-    assert committed(world) == 5
-    world.log.clock.advance(0.2 * DAY_S)
-    await turn()
-    assert committed(world) == -1
-    world.log.clock.advance(120)
-    await turn()
-    assert world.part.group("g") is None
-    assert world.part.snapshot() == b'{"groups":[],"v":1}'
-
-
-async def test_offsets_last_seven_days_too_when_it_could_not_be_stored_that_the_last_member_left(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    who = await stable(world, subscription=encode_subscription(Subscription(topics=("orders",))), session_ms=1_800_000)
-    await commit(world, who, 5)
-    for _ in range(8 * 96):
-        world.log.clock.advance(900)
-        assert world.part.heartbeat("g", who) is ErrorCode.NONE
-    await turn()
-
-    def full(*_: object, **__: object) -> None:
-        raise DiskFull("there is no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(world.log, "propose", full)
-        world.part.leave("g", [who])
-        await turn()
-        world.log.clock.advance(61)
-        await turn()
-    for seconds in (61, 61, 6.9 * DAY_S):
-        world.log.clock.advance(seconds)
-        await turn()
-        assert committed(world) == 5
-    world.log.clock.advance(0.2 * DAY_S)
-    await turn()
-    assert committed(world) == -1
-
-
-async def test_offsets_of_a_group_that_lives_do_not_expire_but_those_of_topics_it_gave_up_do(world: World) -> None:
-    other = StreamKey(b"c" * 16, RegionNumber(2), 0)
-    who = await stable(world, subscription=encode_subscription(Subscription(topics=("orders",))), session_ms=1_800_000)
-    await commit(world, who, 5)
-    await commit(world, who, 6, key=other)
-    for _ in range(8 * 96):
-        world.log.clock.advance(900)
-        assert world.part.heartbeat("g", who) is ErrorCode.NONE
-    await turn()
-    world.log.clock.advance(60)
-    await turn()
-    assert (committed(world), committed(world, key=other)) == (5, -1)
-
-
-async def test_offsets_of_a_deleted_topic_are_dropped_and_those_of_an_unknown_one_are_not(world: World) -> None:
-    unknown = StreamKey(b"u" * 16, RegionNumber(0), 0)
-    await commit(world, Identity(), 5)
-    await commit(world, Identity(), 6, key=unknown)
-    world.deleted.add(ORDERS)
-    world.log.clock.advance(61)
-    await turn()
-    assert (committed(world), committed(world, key=unknown)) == (-1, 6)
-
-
-async def test_a_sweep_leaves_a_group_alone_that_something_was_proposed_for(world: World) -> None:
-    await commit(world, Identity(), 5)
-    world.log.clock.advance(8 * DAY_S - 30)
-    await turn()
-    assert committed(world) == -1  # the sweep before: what is committed now is new
-    world.log.hold()
-    done: list[Any] = []
-    world.part.commit("g", Identity(), {KEY: CommittedOffset(offset=9)}, done.append)
-    world.log.clock.advance(61)
-    world.log.release()
-    await turn()
-    assert (done, committed(world)) == ([{KEY: ErrorCode.NONE}], 9)
 
 
 async def test_a_follower_that_replays_the_commands_has_the_leaders_snapshot(world: World) -> None:

@@ -12,7 +12,7 @@ from region.coordination.coordinators import PRINCIPALS_LEVEL
 from region.groups.offsets_core import CommittedOffset
 from region.groups.settings import GROUPS_PER_COORDINATOR_MAX, OFFSET_METADATA_BYTES_MAX
 from region.groups.values import Identity
-from tests.unit.groups.test_groups_part import World, ignore, stable, turn, wish
+from tests.unit.groups.coordinator_world import World, ignore, stable, turn, wish
 
 ALICE, MALLORY = "User:alice", "User:mallory"
 

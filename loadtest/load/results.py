@@ -65,9 +65,10 @@ class Results:
         files = sorted(folder.glob("*.toml"))
         if len(files) != 1:
             raise CampaignError(f"{folder} is no folder of a run's results: it has {len(files)} campaigns, not one")
-        self._file = files[0]
+        whole = load(files[0])
         self.is_alone = not any((folder / name).exists() for name in NOT_ALONE)
-        self.campaign: Campaign = _alone(load(files[0]), folder) if self.is_alone else load(files[0])
+        self.campaign: Campaign = _alone(whole, folder) if self.is_alone else whole
+        self._offers_all = self.campaign.topology.regions == whole.topology.regions  # else others offer the rest
         self.seconds = [row for path in sorted(folder.glob("seconds-*.jsonl")) for row in _rows(path)]
         self.trouble = [row for path in sorted(folder.glob("trouble*.jsonl")) for row in _rows(path)]
         self.events = _rows(folder / "events.jsonl")
@@ -101,7 +102,7 @@ class Results:
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
-        if campaign.topology.regions == load(self._file).topology.regions:  # else others offer the rest
+        if self._offers_all:
             invalid += verdict_core.faults_of_offer(campaign, totals)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, list(self.ended.values()))

@@ -370,13 +370,8 @@ class CoordinatorStream(HostedStream):
                 if self.monotonic_ns() > deadline_ns:
                     raise Busy(f"{self.key} is not sealed: commands are still being applied")
                 await asyncio.sleep(CLOSING_LOOK_S)
-            try:
-                self._unwritten = self._pieces(new_epoch)
-                if sum(map(len, self._unwritten)) > SEALED_BYTES_MAX:
-                    raise Busy("the state is too large to be brought to another region while nobody serves it")
-                self._append_pieces(new_epoch)  # and SEAL, in the same turn of the loop
-            except GeorelayError as error:  # a move must not hang on it: the disk may be full, too
-                log.warning("coordinator.sealed_without_checkpoint", stream=str(self.key), reason=str(error))
+            if self.is_leader and not self.sealed:  # by another request, meanwhile
+                self._append_last_checkpoint(new_epoch)  # and SEAL, in the same turn of the loop
             return await super().seal(epoch=epoch, new_epoch=new_epoch, move_id=move_id)
         finally:
             self._closing -= 1
@@ -441,6 +436,16 @@ class CoordinatorStream(HostedStream):
             self._unwritten.popleft()
         say = log.info if self.is_exact else log.critical  # what it lacks is lost to the groups and queues here
         say("coordinator.checkpoint_written", stream=str(self.key), epoch=epoch, is_exact=self.is_exact)
+
+    def _append_last_checkpoint(self, new_epoch: Epoch) -> None:
+        """Append the checkpoint before SEAL, if it can be: a move must not hang on it."""
+        try:
+            self._unwritten = self._pieces(new_epoch)
+            if sum(map(len, self._unwritten)) > SEALED_BYTES_MAX:
+                raise Busy("the state is too large to be brought to another region while nobody serves it")
+            self._append_pieces(new_epoch)
+        except GeorelayError as error:  # the disk may be full, too
+            log.warning("coordinator.sealed_without_checkpoint", stream=str(self.key), reason=str(error))
 
     def _write_again(self) -> None:
         self._retry = None

@@ -308,6 +308,19 @@ async def test_a_checkpoint_that_is_larger_than_what_may_be_in_flight_is_written
     assert mirror.stream.end.next_offset == 2 + 9  # of 23 and of 10 bytes: no piece is there twice
 
 
+async def test_two_requests_to_seal_at_once_leave_one_checkpoint(pair: tuple[Any, Any]) -> None:
+    home, mirror = pair
+    home.propose("one")
+    words = {"epoch": Epoch(1), "new_epoch": Epoch(2), "move_id": "m1"}
+    tasks = [asyncio.ensure_future(home.stream.seal(**words)) for _ in range(2)]
+    while not all(task.done() for task in tasks):
+        home.log.commit()
+        await asyncio.sleep(0.001)
+    assert tasks[0].result() == tasks[1].result()
+    mirrored(home, mirror)
+    assert home.stream.end.next_offset == 1 + 2  # the command, and a piece of each part
+
+
 async def test_an_epoch_whose_commands_do_not_come_to_an_end_is_not_sealed_and_goes_on(pair: tuple[Any, Any]) -> None:
     home, _ = pair
     (future,) = home.propose("one")

@@ -237,7 +237,9 @@ class Generator:
         lag_p99_ms_max: how late it sends what is due.
         in_flight_max: records of one process that are not answered yet; one more counts as a failure.
         idle_share_min: how much of the machine nobody uses; None: not judged.
-        router_lag_ms_max: how late the router of a test bed is at its worst; None: not judged.
+        router_lag_ms_max: how late the router of a test bed is at its worst in its busiest second tenth; None: not
+            judged.
+        warm_up_s: so long clients connect; latencies of those seconds are not judged.
     """
 
     cpu_share_max: float = 0.6
@@ -245,6 +247,7 @@ class Generator:
     in_flight_max: int = 20_000
     idle_share_min: float | None = None
     router_lag_ms_max: float | None = None
+    warm_up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

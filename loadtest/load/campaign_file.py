@@ -69,7 +69,7 @@ _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
 _REGION: Final = re.compile(r"[a-z][a-z0-9]{0,15}")  # of a mesh that is started: links are named with hyphens
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
-TIMES: Final = {"settle", "stay", "away", "at", "for"}  # keys that are durations
+TIMES: Final = {"settle", "stay", "away", "at", "for", "warm_up"}  # keys that are durations
 TABLES: Final[dict[str, Any]] = {"target": Target, "topology": Topology, "checks": Checks, "generator": Generator}
 ROWS: Final[dict[str, Any]] = {"topics": Topic, "users": Users, "readers": Readers, "programs": Programs}
 Where = tuple[str | int, ...]

@@ -125,7 +125,7 @@ def machine_lines(
 
     Args:
         cpu: each second {"second", "cpu": shares of a core by process, "memory_mib", "idle": share of the machine}.
-        bed: of a test bed: "lag_us" and "realtime" of its router, "congestion_control".
+        bed: of a test bed: "lag_us" (at its worst in each second) and "realtime" of its router, "congestion_control".
         records: that were acknowledged.
         from_s, to_s: the load's time on the wall clock.
     """
@@ -150,7 +150,7 @@ def machine_lines(
     if bed:
         real = "" if bed["realtime"] else " (no real-time priority)"
         lines[-1:] = [
-            ", ".join([*lines[-1:], f"router lag at most {bed['lag_us'] / 1e3:.2f} ms{real}"])
+            ", ".join([*lines[-1:], f"router lag at most {max(bed['lag_us'], default=0) / 1e3:.2f} ms{real}"])
             + f", congestion control {bed['congestion_control']}"
         ]
     return lines

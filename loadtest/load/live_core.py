@@ -12,7 +12,7 @@ from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
 from loadtest.load.engine_values import PUBLISH
 from loadtest.load.samples_core import Samples
-from loadtest.load.verdict_core import Judgement, Line, faults_of_generator, judge_target
+from loadtest.load.verdict_core import Judgement, Line, faults_of_generator, judge_latencies, judge_throughput
 
 COLUMNS: Final = {
     "what": "what",
@@ -52,7 +52,7 @@ def live_rows(
     for (method, name), samples in totals.items():
         if method == PUBLISH:
             books.acked[name] += samples.n
-    lines = judge_target(campaign, totals, books, load_s=load_s)
+    lines = judge_latencies(campaign, totals) + judge_throughput(campaign, totals, books, load_s=load_s)
     invalid = faults_of_generator(campaign, seconds, trouble, from_s=began_s, to_s=now_s)
     judgement = Judgement(lines=tuple(lines), invalid=tuple(invalid))
     at = f"{load_s:.0f} of {campaign.seconds:g} s; histories are judged at the end"

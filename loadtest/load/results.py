@@ -97,19 +97,22 @@ class Results:
         if self._document("run.json").get("format", 0) >= RUN_FORMAT and not (self.folder / PLAYED).exists():
             invalid.append("the run did not come to its end: what it did not do cannot be judged")
         idle = idle_share(self.cpu, from_s=self.began_s, to_s=to_s)
-        invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us"))
+        invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us", []))
         operations, history = self.operations, self.history = self._histories(invalid)
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
         if self._offers_all:
             invalid += verdict_core.faults_of_offer(campaign, totals)
-        lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
+        warm_s = campaign.generator.warm_up_s
+        timed = verdict_core.totals_of(self.seconds, from_s=self.began_s + warm_s) if warm_s else totals
+        lines = verdict_core.judge_latencies(campaign, timed)
+        lines += verdict_core.judge_throughput(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, list(self.ended.values()))
         if campaign.checks.ends:
             lines.append(verdict_core.judge_ends(campaign.topics, operations))
         self.figures = [ALONE] if self.is_alone else []
-        self.figures += latency_lines(totals, campaign.target.floor_ms)
+        self.figures += latency_lines(timed, campaign.target.floor_ms)
         if campaign.checks.caught_up_s_max is not None:
             heals = heals_of(operations, self.events, campaign.target.floor_ms)
             self.figures += heal_lines(heals)

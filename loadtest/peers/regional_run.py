@@ -42,7 +42,7 @@ def measure(regions: Regions, workload: Workload) -> tuple[dict[str, Any], list[
     """
     began, began_ns = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic_ns()
     figures, rows = (_lose if workload.fault is Fault.LOSE else _read_everywhere)(regions, workload)
-    late_ms = regions.bed.router_since(began_ns)["lag_us"] / 1e3
+    late_ms = max(regions.bed.router_since(began_ns)["lag_us"], default=0) / 1e3
     return {"began": began, "router_lag_ms": late_ms, **figures}, rows
 
 

@@ -61,7 +61,7 @@ async def _in_a_bed(options: argparse.Namespace) -> None:
             }[options.what]()
             async for line in lines:
                 print(line, flush=True)
-            print(f"lag of the router: at most {bed.bed_since(0)['lag_us'] / 1e3:.2f} ms")
+            print(f"lag of the router: at most {max(bed.bed_since(0)['lag_us'], default=0) / 1e3:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -70,10 +70,12 @@ class WanBed:
         return f"198.18.{16 * plan['slot'] + 1 + plan['regions'].index(place)}.{number}"
 
     def router_since(self, since_ns: int) -> dict[str, Any]:
-        """Return how late the router was at its worst since then (monotonic), "lag_us", and if it is "realtime"."""
+        """Return how late the router was at its worst in each second since then (monotonic), "lag_us", and if it is
+        "realtime".
+        """
         router = self.wan("stat")["router"]
         lags = [lag for second, lag in router["lag_seconds_us"] if second >= since_ns // 1_000_000_000]
-        return {"lag_us": max(lags, default=0), "realtime": bool(router["realtime"])}
+        return {"lag_us": lags, "realtime": bool(router["realtime"])}
 
 
 class WanMesh(MeshProcess, WanBed):

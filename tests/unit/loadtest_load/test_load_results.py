@@ -94,6 +94,16 @@ def folder_of(folder: Path, *, campaign: str = CAMPAIGN, files: tuple[str, ...] 
     return folder
 
 
+def test_latencies_of_the_warm_up_are_not_judged_but_its_records_are(tmp_path: Path) -> None:
+    for name, warm_up in (("all", "0s"), ("later", "2s")):
+        (tmp_path / name).mkdir()
+        campaign = CAMPAIGN + f'warm_up = "{warm_up}"\n'
+        lines = {line.what: line for line in Results(folder_of(tmp_path / name, campaign=campaign)).judge().lines}
+        assert lines["deliver us->eu p99"].found == ("7 ms of 2" if name == "all" else "nothing was read")
+        assert lines["acknowledged"].found == "100.0000% of 2"
+        assert lines["Locust and histories"].is_kept
+
+
 def whats(judgement: Judgement, *, kept: bool) -> list[str]:
     return [line.what for line in judgement.lines if line.is_kept == kept]
 

@@ -31,9 +31,10 @@ from loadtest.load.verdict_core import (
     judge_checks,
     judge_endings,
     judge_ends,
+    judge_latencies,
     judge_replicas,
     judge_slowdown,
-    judge_target,
+    judge_throughput,
     totals_of,
 )
 from sla.report.jsonout import to_json
@@ -121,13 +122,20 @@ def told(latencies: list[float], method: str = "deliver", name: str = "us->eu", 
 def test_a_pair_is_judged_by_its_p99_above_its_floor(latency: float, floor: float, *, kept: bool) -> None:
     target = Target(deliver_p99_ms_max=50, floor_ms={"us->eu": floor} if floor else {})
     totals = totals_of([told([latency] * 200)])
-    (line,) = judge_target(replace(CAMPAIGN, target=target), totals, Books(), load_s=10)
+    (line,) = judge_latencies(replace(CAMPAIGN, target=target), totals)
     assert (line.what, line.is_kept) == ("deliver us->eu p99", kept)
+
+
+def test_what_is_told_of_the_seconds_from_a_time_on_leaves_out_the_one_in_which_it_lies() -> None:
+    rows = [told([900.0]), {**told([5.0]), "second": 102.5}, {**told([6.0]), "second": 103.5}]
+    kept = totals_of(rows, from_s=102)["deliver", "us->eu"]
+    assert (kept.n, kept.max_ms) == (1, 6.0)
+    assert totals_of(rows)["deliver", "us->eu"].n == 3
 
 
 def test_a_target_without_a_measurement_is_broken() -> None:
     campaign = replace(CAMPAIGN, target=Target(deliver_p99_ms_max=50, records_per_s_min=1, published_share_min=0.5))
-    lines = judge_target(campaign, {}, Books(), load_s=10)
+    lines = judge_latencies(campaign, {}) + judge_throughput(campaign, {}, Books(), load_s=10)
     assert [line.is_kept for line in lines] == [False, False, False]
 
 
@@ -139,7 +147,7 @@ def test_a_pair_of_which_nothing_was_read_is_missed_beside_those_that_were() -> 
         readers=(Readers(topics=("orders",)), Readers(topics=("orders",), pause_ms=5), Readers(topics=("bills",))),
         target=Target(deliver_p99_ms_max=50),
     )
-    lines = judge_target(campaign, totals_of([told([1.0], name="us->us")]), Books(), load_s=10)
+    lines = judge_latencies(campaign, totals_of([told([1.0], name="us->us")]))
     assert [(line.what, line.is_kept) for line in lines] == [
         ("deliver us->us p99", True),
         ("deliver us->eu p99", False),
@@ -150,7 +158,8 @@ def test_records_that_failed_were_due_all_the_same() -> None:
     campaign = replace(CAMPAIGN, target=Target(publish_p99_ms_max=20, published_share_min=0.9))
     books = Books()
     books.acked["orders"] = 80
-    lines = judge_target(campaign, totals_of([told([5.0] * 80, "publish", "orders", failed=20)]), books, load_s=10)
+    totals = totals_of([told([5.0] * 80, "publish", "orders", failed=20)])
+    lines = judge_latencies(campaign, totals) + judge_throughput(campaign, totals, books, load_s=10)
     assert [(line.found, line.is_kept) for line in lines] == [("5 ms of 80", True), ("80.0000% of 100", False)]
 
 

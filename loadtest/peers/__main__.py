@@ -1,7 +1,8 @@
 """`python -m loadtest.peers`: georelay and what one would pick instead, side by side.
 
 `install` brings the foreign brokers into build/peers. `run` measures all contenders in turn and stores a result file
-for each run in a folder below out/peers; `table` makes the page of such a folder. Only one contender runs at a time;
+for each run in a folder below out/peers; `table` makes the page of such a folder; `again` holds a second run against
+what the rounds of a first one said of it. Only one contender runs at a time;
 every round takes them in another order, so that what else the machine does falls on all of them. `--regions`: the same
 for three regions that are far from each other, in a WAN test bed, which needs root.
 """
@@ -24,9 +25,10 @@ from loadtest.bench.figures_core import Row
 from loadtest.bench.machine import add_directory, describe, disk_of
 from loadtest.bench.schedule_core import Load
 from loadtest.peers import one_run, regional_run
+from loadtest.peers.again_core import again
 from loadtest.peers.contenders import CONTENDERS, REGIONAL, Contender
 from loadtest.peers.installation import ROOT, Installed, PeersMissing, install
-from loadtest.peers.page_core import ONE_REGION, THREE_REGIONS, Part, page
+from loadtest.peers.page_core import ONE_REGION, THREE_REGIONS, Part, Promise, page
 from loadtest.peers.regions import missing_here
 from loadtest.peers.workloads import REGIONAL_WORKLOADS, WORKLOADS, Workload
 from loadtest.scratch import scratch_directory
@@ -52,6 +54,11 @@ class Comparison:
     part: Part
     results: Path
     warm_up: Sequence[Workload] = ()
+
+    @property
+    def promises(self) -> dict[str, Promise]:
+        """What an acknowledgement of each contender promises."""
+        return {one.name: (one.durability, one.client, one.synced) for one in self.contenders}
 
 
 HERE: Final = Comparison(
@@ -152,27 +159,36 @@ def _short(figures: dict[str, object]) -> str:
 
 def write_page(compared: Comparison, results: Path, to: Path) -> None:
     """Write the page of a folder of results; what stands below its mark in the old page stays."""
-    told = [json.loads(path.read_text()) for path in sorted(results.glob("[0-9]*.json"))]
     machine = json.loads((results / MACHINE).read_text())
-    durability = {one.name: (one.durability, one.client, one.synced) for one in compared.contenders}
-    to.write_text(page(told, machine, durability, to.read_text() if to.exists() else "", compared.part))
+    old = to.read_text() if to.exists() else ""
+    to.write_text(page(_told(results), machine, compared.promises, old, compared.part))
+
+
+def _told(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(results.glob("[0-9]*.json"))]
 
 
 def main() -> int:
     """Return the exit code: 0 all was measured, 1 a run failed, 2 something is missing or a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
-    parser.add_argument("what", choices=["install", "run", "table", "all"], nargs="?", default="all")
+    parser.add_argument("what", choices=["install", "run", "table", "again", "all"], nargs="?", default="all")
     parser.add_argument("--regions", action="store_true", help="three regions far from each other; needs root")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--fault-rounds", type=int, default=FAULT_ROUNDS, help="in how many rounds nodes are killed")
     parser.add_argument("--only", nargs="+", help="contenders with one of these words in their name")
     parser.add_argument("--workloads", nargs="+", choices=[one.key for one in (*WORKLOADS, *REGIONAL_WORKLOADS)])
     parser.add_argument("--results", type=Path, help="a folder of results (table); default: a new one, or the newest")
+    parser.add_argument("--second", type=Path, help="again: the folder of the second run")
     parser.add_argument("--page", type=Path, default=PAGE)
     add_directory(parser)
     options = parser.parse_args()
     disk_of(parser, options)
     compared = FAR if options.regions else HERE
+    if options.what == "again":
+        if options.results is None or options.second is None:
+            parser.error("again needs two folders: --results FIRST --second SECOND")
+        print(again(_told(options.results), _told(options.second), compared.promises, compared.part))
+        return 0
     failed = 0
     if options.regions and options.what in ("run", "all") and (lacks := missing_here()):
         print(lacks, file=sys.stderr)

@@ -175,20 +175,21 @@ def lost(results: Sequence[Result], promises: Mapping[str, Promise], part: Part)
 
 
 def _against(results: Sequence[Result], us: str, name: str, figure: Figure) -> str:
-    ours, theirs = _numbers(results, us, figure), _numbers(results, name, figure)
+    ours, theirs = numbers_of(results, us, figure), numbers_of(results, name, figure)
     meet = min(ours) <= max(theirs) and min(theirs) <= max(ours)
     return f"{name} {_cell(results, name, figure)}{' (the spreads meet)' if meet else ''}"
 
 
 def _better(results: Sequence[Result], us: str, name: str, figure: Figure) -> bool:
-    ours, theirs = _numbers(results, us, figure), _numbers(results, name, figure)
+    ours, theirs = numbers_of(results, us, figure), numbers_of(results, name, figure)
     if not ours or not theirs:
         return False
     mine, other = statistics.median(ours), statistics.median(theirs)
     return other < mine if figure.less_is_better else other > mine
 
 
-def _numbers(results: Sequence[Result], name: str, figure: Figure) -> list[float]:
+def numbers_of(results: Sequence[Result], name: str, figure: Figure) -> list[float]:
+    """Return a figure of a contender in each round in which there is one."""
     return [row[figure.name] for row in _rows(results, name, figure) if figure.name in row and _kept_up(row, figure)]
 
 
@@ -201,11 +202,11 @@ def _kept_up(row: Mapping[str, Any], figure: Figure) -> bool:
 
 
 def _values(results: Sequence[Result], names: Sequence[str], figure: Figure) -> list[float]:
-    return [number for name in names for number in _numbers(results, name, figure)]
+    return [number for name in names for number in numbers_of(results, name, figure)]
 
 
 def _cell(results: Sequence[Result], name: str, figure: Figure) -> str:
-    numbers = _numbers(results, name, figure)
+    numbers = numbers_of(results, name, figure)
     if not numbers:
         return BEHIND if _rows(results, name, figure) else "-"
     return spread(numbers, figure.form)
@@ -217,7 +218,7 @@ def _table(results: Sequence[Result], promises: Mapping[str, Promise], figures: 
         cells = [_cell(results, name, figure) + _mark(results, name, figure) for figure in figures]
         if any(cell != "-" for cell in cells):
             rows.append([f"{name} ({client})", durability, *cells])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def _mark(results: Sequence[Result], name: str, figure: Figure) -> str:
@@ -238,7 +239,7 @@ def _accounts(results: Sequence[Result], promises: Mapping[str, Promise], faults
                 rows.append([name, fault, str(len(own)), *sums])
     if len(rows) == 1:
         return ""
-    return "What became of the records of these runs, all rounds together:\n\n" + _markdown(rows)
+    return "What became of the records of these runs, all rounds together:\n\n" + markdown(rows)
 
 
 def _machine(results: Sequence[Result], machine: Sequence[str]) -> list[str]:
@@ -259,6 +260,7 @@ def _machine(results: Sequence[Result], machine: Sequence[str]) -> list[str]:
     ]
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first row is its head."""
     head, *body = rows
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))

@@ -2,7 +2,8 @@
 
 The coordinator's own log is the witness: it has every generation with its assignments and every commit, in order.
 
-Rule 1: every record of the topic is processed at least once.
+Rule 1: every record of the topic is processed at least once, but for one record of each client that is known to drop
+        one when it is told to end: the one behind the last that it processed of a partition.
 Rule 2: in every generation each partition is assigned to one member at most: cooperative assignors leave out for one
         generation what moves. None is assigned that the topic does not have.
 Rule 3: a record is processed only by a member that was assigned its partition in some generation.
@@ -58,13 +59,14 @@ class Verdict:
     records: int
     processed: int
     missing: int
+    dropped: int
     duplicates: int
     generations: int
     problems: tuple[str, ...] = field(default=())
 
     @property
     def is_exact(self) -> bool:
-        """Return whether all four rules hold."""
+        """Return whether all rules hold."""
         return not self.missing and not self.problems
 
 
@@ -74,8 +76,14 @@ def judge(
     events_by_process: Mapping[str, Sequence[Event]],
     generations: Sequence[Generation],
     partitions: int,
+    droppers: Iterable[str] = (),
 ) -> Verdict:
-    """Compare what members did with what the coordinator decided. `stored`: every record of the topic."""
+    """Compare what members did with what the coordinator decided.
+
+    Args:
+        stored: every record of the topic.
+        droppers: processes that were told to end and may each have dropped a record.
+    """
     wanted = set(stored)
     events = [event for found in events_by_process.values() for event in found]
     reads = [event for event in events if isinstance(event, Read)]
@@ -83,7 +91,9 @@ def judge(
     for read in reads:
         for offset in read.offsets:
             times[read.partition, offset] = times.get((read.partition, offset), 0) + 1
-    missing = sorted(wanted - times.keys())
+    behind = [_behind(events_by_process[name]) & wanted - times.keys() for name in droppers]
+    dropped = {min(places) for places in behind if places}
+    missing = sorted(wanted - times.keys() - dropped)
     problems = [f"partition {partition} offset {offset} was processed by nobody" for partition, offset in missing[:3]]
     problems += [text for generation in generations for text in _badly_assigned(generation, partitions)][:3]
     problems += [text for read in reads for text in _wrongly_read(read, generations)][:3]
@@ -96,10 +106,17 @@ def judge(
         records=len(wanted),
         processed=len(times),
         missing=len(missing),
+        dropped=len(dropped),
         duplicates=sum(count - 1 for count in times.values()),
         generations=sum(bool(generation.assigned) for generation in generations),
         problems=tuple(problems),
     )
+
+
+def _behind(events: Sequence[Event]) -> set[Place]:
+    """Return the places behind the last record that a process processed of each partition."""
+    last = {event.partition: max(event.offsets) for event in events if isinstance(event, Read)}
+    return {(partition, offset + 1) for partition, offset in last.items()}
 
 
 def _badly_assigned(generation: Generation, partitions: int) -> list[str]:

@@ -248,17 +248,28 @@ class GroupMembers(Program):
                 break
             await asyncio.sleep(LOOK_S)
         generations = await read_generations(self.bootstrap.split(","), self._told.group, row.topics[0])
-        verdict = judge_group(stored=stored, events_by_process=events, generations=generations, partitions=partitions)
+        verdict = judge_group(
+            stored=stored,
+            events_by_process=events,
+            generations=generations,
+            partitions=partitions,
+            droppers=[each.name for number, each in enumerate(self.processes) if self._drops(number, each)],
+        )
         times = sorted(read.at_ms for read in reads if read.at_ms)
         found = (
             f"{verdict.processed:,} of {verdict.records:,}, {verdict.duplicates:,} again (uncommitted), "
             f"{verdict.generations} generations, longest pause {max(map(sub, times[1:], times), default=0):,} ms"
         )
-        found = "; ".join((found, *verdict.problems))
+        dropped = [f"{verdict.dropped} dropped by kcat as it left"] if verdict.dropped else []
+        found = "; ".join((found, *dropped, *verdict.problems))
         return [line | {"found": found, "kept": verdict.is_exact and verdict.records > 0}]
 
     def _kind(self, number: int) -> str:
         return self._kinds[number % len(self._kinds)]
+
+    def _drops(self, number: int, process: KeptProcess) -> bool:
+        """Return whether it is a kcat that was told to end: it commits a record that comes then, and drops it."""
+        return self._kind(number) == "kcat" and not process.is_running
 
     def _events(self, name: str, start: int) -> Path:
         return self.stage.folder / f"{name}-{start}.events"

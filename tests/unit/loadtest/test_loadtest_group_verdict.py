@@ -34,6 +34,28 @@ def test_a_record_that_nobody_processed_is_missing() -> None:
     assert found.problems == ("partition 0 offset 1 was processed by nobody",)
 
 
+def test_a_client_that_drops_a_record_when_it_is_told_to_end_may_have_dropped_the_one_behind_its_last() -> None:
+    places = [(0, offset) for offset in range(5)]
+    one = Generation(number=1, stored_ms=100, assigned={"a": frozenset({0})}, committed={})
+
+    def found(*offsets: int, droppers: tuple[str, ...] = ("a-1",)) -> Verdict:
+        events = {"a-1": [Assigned(at_ms=0, member="a", partitions=frozenset()), read("a", 0, 0, 1)]}
+        later = [Assigned(at_ms=0, member="a", partitions=frozenset()), read("a", 0, *offsets)]
+        return judge(
+            stored=places,
+            events_by_process=events | {"a-2": later},
+            generations=[one],
+            partitions=1,
+            droppers=droppers,
+        )
+
+    assert (found(3, 4).is_exact, found(3, 4).dropped) == (True, 1)
+    assert not found(4).is_exact, "two are missing"
+    assert found(2, 4).problems == ("partition 0 offset 3 was processed by nobody",), "another one is missing"
+    assert not found(3, 4, droppers=()).is_exact, "nobody was told to end"
+    assert found(2, 3, 4).dropped == 0
+
+
 def test_an_uncommitted_record_may_be_processed_again_and_a_committed_one_may_not() -> None:
     first = (read("a", 0, 0, 1, 2), read("b", 1, 0))
     again = verdict(*first, read("b", 0, 2, at_ms=250))

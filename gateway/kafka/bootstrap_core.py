@@ -5,7 +5,8 @@ broker's own words. What is decided here, before a byte of a frame goes on:
 Rule 1: a frame is never longer than its API allows, and its body is never kept: memory is a few bytes.
 Rule 2: while sign-in is outstanding only ApiVersions, SaslHandshake and SaslAuthenticate pass. The broker
 enforces the same; its answer to SaslAuthenticate is what ends the rule, the last one where SCRAM takes two.
-Kafka's first SASL form (SaslHandshake v0) sends the token as a bare length-prefixed frame and is followed here too.
+Rule 3: Kafka's first SASL form (SaslHandshake v0) sends the token as a bare length-prefixed frame, which nobody can
+tell from a request: it passes once the broker has accepted that handshake, and nothing passes before it has answered.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _REQUEST_BYTES_MIN: Final = 8  # api key, api version, correlation id
 # Length, correlation id, empty tag section of header v1, error code, no error message, length of the token and its
 # first two bytes: enough to see whether a SCRAM exchange has ended.
 _RESPONSE_HEAD_BYTES: Final = 18
+_EMPTY_FRAME: Final = bytes(_LENGTH.size)
 _CHALLENGE: Final = b"r="  # how a SCRAM server's first message begins (RFC 5802); its last begins with "v="
 _CLIENT_ID_AT: Final = 12
 _BEFORE_SIGN_IN: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
@@ -43,6 +45,7 @@ class _Expected(enum.Enum):
     """What kind of answer the broker owes."""
 
     OTHER = "other"
+    HANDSHAKE = "handshake"  # of the first SASL form: whether a token comes next
     SIGN_IN = "sign_in"  # SaslAuthenticate with header v0
     SIGN_IN_FLEXIBLE = "sign_in_flexible"  # with header v1: one tag byte before the body
     TOKEN = "token"  # noqa: S105  the answer to a bare token of the first SASL form
@@ -129,8 +132,11 @@ class BootstrapSession:
     def _judge_before_sign_in(self, api_key: int, api_version: int) -> None:
         if api_key not in _BEFORE_SIGN_IN:
             raise FrameRefused("not_signed_in", f"API {api_key} before a successful sign-in")
-        self._token_next = api_key == ApiKey.SASL_HANDSHAKE and api_version == _LEGACY_HANDSHAKE_VERSION
-        if api_key != ApiKey.SASL_AUTHENTICATE:
+        if _Expected.HANDSHAKE in self._awaited:
+            raise FrameRefused("not_signed_in", "a frame before the answer to SaslHandshake")
+        if api_key == ApiKey.SASL_HANDSHAKE and api_version == _LEGACY_HANDSHAKE_VERSION:
+            self._expect(_Expected.HANDSHAKE)
+        elif api_key != ApiKey.SASL_AUTHENTICATE:
             self._expect(_Expected.OTHER)
         elif is_flexible(api_key, api_version):
             self._expect(_Expected.SIGN_IN_FLEXIBLE)
@@ -148,7 +154,9 @@ class BootstrapSession:
             return  # an answer nobody asked for: the client will notice
         expected = self._awaited.popleft()
         if expected is _Expected.TOKEN:
-            self._signed_in = True  # a refused token is answered by closing
+            self._signed_in = head == _EMPTY_FRAME  # a refused token is answered by closing
+        elif expected is _Expected.HANDSHAKE:
+            self._token_next = head[8:10] == b"\0\0"
         elif expected is not _Expected.OTHER:
             self._signed_in = _has_signed_in(head, is_flexible=expected is _Expected.SIGN_IN_FLEXIBLE)
 

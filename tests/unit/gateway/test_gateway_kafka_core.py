@@ -91,12 +91,43 @@ def test_a_refused_sign_in_opens_nothing(asked: bytes, answered: bytes, step: in
 @pytest.mark.parametrize("step", [1, 1000])
 def test_the_first_sasl_form_with_a_bare_token_is_followed(step: int) -> None:
     session = BootstrapSession(sign_in_required=True)
-    asked = request(17, 0, b"\0\5PLAIN") + struct.pack(">i", 11) + b"\0ann\0secret"
+    asked = request(17, 0, b"\0\5PLAIN")
     assert feed(session, asked, step) == asked
     feed_answers(session, answer(b"\0\0\0\0\0\0"), step)
+    token = struct.pack(">i", 11) + b"\0ann\0secret"
+    assert feed(session, token, step) == token
     assert not session.signed_in
     feed_answers(session, struct.pack(">i", 0), step)
     assert session.signed_in
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize("code", [33, 34])  # no such mechanism; no sign-in is asked for there
+def test_a_request_in_the_place_of_a_token_does_not_pass_when_the_handshake_was_refused(code: int, step: int) -> None:
+    session = BootstrapSession(sign_in_required=True)
+    feed(session, request(17, 0, b"\0\5PLAIN"), step)
+    feed_answers(session, answer(struct.pack(">h", code) + bytes(4)), step)
+    with pytest.raises(FrameRefused, match="before a successful sign-in"):
+        feed(session, METADATA, step)
+    feed_answers(session, answer(b"\0" * 40), step)
+    assert not session.signed_in
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_nothing_passes_before_the_answer_to_the_first_form_of_a_handshake(step: int) -> None:
+    session = BootstrapSession(sign_in_required=True)
+    with pytest.raises(FrameRefused):
+        feed(session, request(17, 0, b"\0\5PLAIN") + struct.pack(">i", 11) + b"\0ann\0secret", step)
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_an_answer_with_something_in_it_is_no_success_of_a_token(step: int) -> None:
+    session = BootstrapSession(sign_in_required=True)
+    feed(session, request(17, 0, b"\0\5PLAIN"), step)
+    feed_answers(session, answer(b"\0\0\0\0\0\0"), step)
+    feed(session, struct.pack(">i", 4) + b"\0a\0b", step)
+    feed_answers(session, answer(b"\0" * 8), step)
+    assert not session.signed_in
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from region.controller.effects import Done
 from region.controller.hints import BackgroundTasks
 from region.controller.mesh_rows import REPLICAS_MAX, ControlRow, VoterRow, parse_seed
 from region.controller.service import ControllerService
-from region.log.errors import LogCorrupt
+from region.log.errors import LogCorrupt, OpenNotDurable
 from region.log.filesystem import FileSystem
 from region.log.flusher import Flusher
 from region.multiraft.transport import FrameKind
@@ -363,15 +363,19 @@ class MeshControl:
         self.state.reset()
         self.alarms.pop("replica", None)
         self.alarms.pop("rival", None)  # who is still one is met again
-        replica = ControlReplica(
-            name,
-            tools=self._tools,
-            state=self.state,
-            known=known,
-            applied=self._applied,
-            led=self._led,
-            stopped=self._replica_stopped,
-        )
+        try:
+            replica = ControlReplica(
+                name,
+                tools=self._tools,
+                state=self.state,
+                known=known,
+                applied=self._applied,
+                led=self._led,
+                stopped=self._replica_stopped,
+            )
+        except OpenNotDurable as error:  # made once more it would seem to be there, and could be gone with the power
+            self._tools.failed(f"mesh control: {error}")
+            raise
         self.replica = replica
         for row in known:
             self._books.know(row.broker, row.address, self._links)

@@ -36,7 +36,7 @@ from region.control.known_replicas import read_known, write_known
 from region.control.raft_links import RaftLinks
 from region.control.state_core import ControlState, encode
 from region.controller.mesh_rows import CONTROL_ID, GENERATION_MAX, REPLICA_NUMBER_MAX, REPLICAS_MAX, VoterRow
-from region.log.data_directory import DataDirectory
+from region.log.data_directory import DataDirectory, lost_writes
 from region.log.filesystem import FileSystem, remove_tree
 from region.log.flusher import Flusher
 from region.multiraft.group import Group
@@ -144,15 +144,7 @@ class ControlReplica:
         self.runs = True  # until its group stops on damage or a broken invariant
         self.led_once = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        tools.file_system.make_directory(tools.data / FOLDER)
-        tools.file_system.fsync_directory(tools.data)  # or a power cut takes the folder, and the vote with it
-        self._directory = DataDirectory.open(
-            tools.data / FOLDER / str(name),
-            mesh_id=tools.mesh_id,
-            broker_id=BrokerId(name.replica),
-            fs=tools.file_system,
-        )
-        tools.file_system.fsync_directory(tools.data / FOLDER)
+        self._directory = _opened(tools, name)
         self._journal = self._directory.open_hard_states()
         loop = asyncio.get_running_loop()
         self._flusher = tools.make_flusher(
@@ -389,6 +381,18 @@ class ControlReplica:
     def _group_stopped(self, _: GroupId, reason: str) -> None:
         self.machine.led(leader=-1, is_leader=False)
         self._stopped(reason)
+
+
+def _opened(tools: ReplicaTools, name: ReplicaName) -> DataDirectory:
+    """Open the data directory of a replica, made when it is missing. Raises OpenNotDurable, DataDirectoryError."""
+    file_system, folder = tools.file_system, tools.data / FOLDER
+    with lost_writes(folder):
+        file_system.make_directory(folder)
+        file_system.fsync_directory(tools.data)  # or a power cut takes the folder, and the vote with it
+        path, broker = folder / str(name), BrokerId(name.replica)
+        directory = DataDirectory.open(path, mesh_id=tools.mesh_id, broker_id=broker, fs=file_system)
+        file_system.fsync_directory(folder)
+    return directory
 
 
 def _ids(replicas: Sequence[int]) -> tuple[BrokerId, ...]:

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from georelay.errors import DataDirectoryError
+from georelay.errors import DataDirectoryError, StorageFailed
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, Term
 from region.log.data_directory import FORMAT_BYTES_MAX, DataDirectory
 from region.log.errors import LogCorrupt
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(f"{accept_loss(directory, GroupId(options.group))}\n")
         finally:
             directory.close()
-    except (DataDirectoryError, OSError) as error:
+    except (DataDirectoryError, StorageFailed, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

@@ -100,9 +100,10 @@ class DataDirectory:
 
         Raises:
             DataDirectoryError: locked, of another mesh or broker, of an unknown format, not ours or not writable.
+            OpenNotDurable: a write or sync failed; what is on disk decides at the next start.
         """
         fs = fs or OsFileSystem()
-        with _one_line_errors(path):
+        with _one_line_errors(path), lost_writes(path):
             _refuse_foreign(fs, path)
             fs.make_directory(path)
             lock_handle = fs.open(path / _LOCK, create=True)
@@ -258,11 +259,19 @@ def held_while_idle(path: Path, fs: FileSystem | None = None) -> Iterator[bool]:
 def _disk_errors(path: Path) -> Iterator[None]:
     """Tell a disk that does not give bytes back from one that did not take them."""
     try:
-        yield
+        with lost_writes(path):
+            yield
     except Unreadable as error:
         raise LogUnreadable(path, 0, str(error)) from error
+
+
+@contextmanager
+def lost_writes(path: Path) -> Iterator[None]:
+    """Raise OpenNotDurable for a write or sync that the disk did not take: a later sync would not say so again."""
+    try:
+        yield
     except OSError as error:
-        if error.errno == errno.EIO:
+        if error.errno == errno.EIO and not isinstance(error, Unreadable):
             raise OpenNotDurable(f"a write or sync failed while {path} was opened: {error}") from error
         raise
 

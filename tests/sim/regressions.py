@@ -22,6 +22,7 @@ MESH: Final[dict[int, str]] = {
     720221: "a learner never heard that its leader had stepped down: it refused to recover",
     720364: "who recovered before control had heard of its disk was made again under the same number, on an empty log",
     1001: "a recovery was refused for ever where the region's replica had never held the state, though it was pulled",
+    1000052: "a sync failed while the folder of a control replica was made: the broker went on, and made it again",
     950335: "control had voters of which it had told nobody when their disks were lost: nobody thought of a recovery",
     110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }

@@ -176,7 +176,7 @@ def test_a_replay_that_is_interrupted_begins_anew(crashing: Broker) -> None:
     crashing.fs.crash(keep=0)
     for calls in range(14):
         crashing.fs.calls_left = calls
-        with pytest.raises((OSError, DataDirectoryError)):
+        with pytest.raises((OSError, DataDirectoryError, OpenNotDurable)):
             crashing.start()
         crashing.fs.crash(keep=0.5)
     crashing.start()

@@ -107,7 +107,7 @@ class GroupOffsetsHandler:
             slot.answer(OffsetFetchResponse(error_code=code, topics=_topics(found)))
             return
         groups = []
-        for at, wanted in enumerate(request.groups):
+        for at, wanted in enumerate({group.group_id: group for group in request.groups}.values()):
             places = None if wanted.topics is None else _places((t.name, t.partition_indexes) for t in wanted.topics)
             code, found = ErrorCode.INVALID_REQUEST, {}
             if at < GROUPS_PER_REQUEST_MAX:

@@ -136,10 +136,10 @@ class MetadataHandler:
 
     @staticmethod
     def _wanted(request: MetadataRequest, version: int) -> Sequence[MetadataRequestTopic] | None:
-        """Return the topics asked for, None for all."""
+        """Return the topics asked for, each once: an answer is much longer than a question. None for all."""
         if request.topics is None or (version == 0 and not request.topics):
             return None
-        return request.topics
+        return list({(topic.topic_id, topic.name): topic for topic in request.topics}.values())
 
     def _creatable(
         self, principal: Principal, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
@@ -162,17 +162,21 @@ class MetadataHandler:
         """Return whether a partition lost its leader so lately that it is worth to wait for the next one."""
         now = asyncio.get_running_loop().time()
         since = self._leaderless_since
-        if len(since) > LEADERLESS_PARTITIONS_MAX:
-            since.clear()
-        electing = False
+        leaderless = set[tuple[str | None, int]]()
         for topic in response.topics:
             for row in topic.partitions:
                 key = (topic.name, row.partition_index)
-                if row.leader_id != NO_LEADER:
+                if row.leader_id == NO_LEADER:
+                    leaderless.add(key)
+                else:
                     since.pop(key, None)
-                elif now - since.setdefault(key, now) < LEADER_WAIT_S:
-                    electing = True
-        return electing
+        if len(leaderless) > LEADERLESS_PARTITIONS_MAX:
+            return False  # so many lost theirs that it will take longer, and nobody can be remembered
+        if len(since) > LEADERLESS_PARTITIONS_MAX:
+            since.clear()
+        for key in leaderless:
+            since.setdefault(key, now)
+        return any(now - since[key] < LEADER_WAIT_S for key in leaderless)
 
     async def _answer_with_leaders(
         self, asker: _Asker, wanted: Sequence[MetadataRequestTopic] | None

@@ -10,6 +10,7 @@ predecessor showed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from georelay.errors import GeorelayError, Unavailable
@@ -56,6 +57,7 @@ class ListOffsetsHandler:
 
     async def _answer(self, slot: Slot, request: ListOffsetsRequest) -> ListOffsetsResponse:
         principal = slot.connection.principal
+        times = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
         topics = []
         for topic in request.topics:
             refused = self._access.refusal(principal, Operation.DESCRIBE, Resource.TOPIC, topic.name)
@@ -67,9 +69,13 @@ class ListOffsetsHandler:
                 topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=denied))
                 continue
             is_committed = request.isolation_level == READ_COMMITTED
-            rows = await asyncio.gather(
-                *(self._row(slot, topic.name, partition, is_committed) for partition in topic.partitions)
-            )
+            once = [row for row in topic.partitions if times[topic.name, row.partition_index] == 1]
+            rows = await asyncio.gather(*(self._row(slot, topic.name, row, is_committed) for row in once))
+            rows += [  # as Kafka does: each of them would be a lookup
+                ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST)
+                for row in topic.partitions
+                if times[topic.name, row.partition_index] > 1
+            ]
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
         return ListOffsetsResponse(topics=topics)
 

@@ -32,11 +32,14 @@ class DescribeProducersHandler:
 
     def handle(self, slot: Slot, request: DescribeProducersRequest) -> None:
         """Answer from the logs that this broker leads."""
-        topics = []
+        wanted: dict[str, dict[int, None]] = {}  # each once: an answer is much longer than a question
         for topic in request.topics:
-            refused = self._access.refusal(slot.connection.principal, Operation.READ, Resource.TOPIC, topic.name)
-            rows = [self._row(slot, topic.name, index, refused) for index in topic.partition_indexes]
-            topics.append(DescribedProducersTopic(name=topic.name, partitions=rows))
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        topics = []
+        for name, indexes in wanted.items():
+            refused = self._access.refusal(slot.connection.principal, Operation.READ, Resource.TOPIC, name)
+            rows = [self._row(slot, name, index, refused) for index in indexes]
+            topics.append(DescribedProducersTopic(name=name, partitions=rows))
         slot.answer(DescribeProducersResponse(topics=topics))
 
     def _row(self, slot: Slot, name: str, partition: int, refused: AccessDenied | None) -> DescribedProducersPartition:

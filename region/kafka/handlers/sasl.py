@@ -5,6 +5,8 @@ Rule 1: PLAIN sends the password: it is offered over TLS and on loopback only. S
 Rule 2: wrong credentials are answered after REFUSAL_DELAY_S, then the connection closes; nothing is processed
         meanwhile, so one connection tests one password per delay at most.
 Rule 3: an unknown user is answered like a wrong password, step by step.
+        A sign-in for which there is no place (Busy) is not answered at all, and its connection closes: clients try
+        again then, and after any answer that says "no" a Java client never does.
 Rule 4: neither passwords nor names of nobody are logged.
 
     HANDSHAKE --SaslHandshake--> CREDENTIALS --SaslAuthenticate--> CHECKING --right--> DONE
@@ -16,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from georelay.errors import GeorelayError, Unauthenticated
+from georelay.errors import Busy, GeorelayError, Unauthenticated
 from georelay.wire.api import ErrorCode
 from georelay.wire.requests import SaslAuthenticateRequest, SaslHandshakeRequest
 from georelay.wire.responses import Response, SaslAuthenticateResponse, SaslHandshakeResponse
@@ -116,6 +118,8 @@ class SaslHandler:
                 answer = await self._check_proof(connection, token)
         except GeorelayError as error:
             await self._refuse(connection)
+            if isinstance(error, Busy):
+                connection.close()
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             return SaslAuthenticateResponse(error_code=code, error_message=str(error))
         asyncio.get_running_loop().call_soon(connection.signed_in)

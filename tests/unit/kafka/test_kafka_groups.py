@@ -397,6 +397,13 @@ async def test_every_group_that_was_asked_for_is_answered_also_those_that_are_to
     assert len(codes) == len(asked)
 
 
+async def test_a_group_that_is_asked_for_again_and_again_is_answered_once(groups: Any) -> None:
+    client = await groups.client()
+    asked = [OffsetFetchRequestGroup(group_id="g", topics=None)] * GROUPS_PER_REQUEST_MAX
+    answer = await client.call(OffsetFetchRequest(groups=asked), ApiKey.OFFSET_FETCH, 8)
+    assert [(row.group_id, row.error_code) for row in answer.groups] == [("g", 0)]
+
+
 async def test_what_members_and_consumers_keep_counts_for_their_principal(groups: Any) -> None:
     client = await groups.client()
     coordinators = groups.services.coordinators

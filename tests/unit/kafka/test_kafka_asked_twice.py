@@ -35,7 +35,12 @@ async def test_metadata_has_each_topic_once(bed: Any) -> None:
 async def test_producers_of_a_partition_are_told_once(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.cluster.add_topic("orders")
     asked: list[int] = []
-    monkeypatch.setattr(bed.cluster, "producers_of", lambda _, partition: asked.append(partition) or [])
+
+    def producers_of(_: str, partition: int) -> list[object]:
+        asked.append(partition)
+        return []
+
+    monkeypatch.setattr(bed.cluster, "producers_of", producers_of)
     client = await bed.client()
     rows = [DescribeProducersTopic(name="orders", partition_indexes=[0, 0])] * TIMES
     response = await client.call(DescribeProducersRequest(topics=rows), ApiKey.DESCRIBE_PRODUCERS, 0)

@@ -25,6 +25,7 @@ from region.log.entry_journal import (
     decode_frames,
     encode_frame,
 )
+from region.log.errors import OpenNotDurable
 from region.log.flusher import Flusher, GroupWrite
 from region.log.group_log import GroupLog
 

@@ -39,11 +39,12 @@ def test_a_client_that_drops_a_record_when_it_is_told_to_end_may_have_dropped_th
     one = Generation(number=1, stored_ms=100, assigned={"a": frozenset({0})}, committed={})
 
     def found(*offsets: int, droppers: tuple[str, ...] = ("a-1",)) -> Verdict:
-        events = {"a-1": [Assigned(at_ms=0, member="a", partitions=frozenset()), read("a", 0, 0, 1)]}
-        later = [Assigned(at_ms=0, member="a", partitions=frozenset()), read("a", 0, *offsets)]
+        began = Assigned(at_ms=0, member="a", partitions=frozenset())
+        events: dict[str, list[Assigned | Read]] = {"a-1": [began, read("a", 0, 0, 1)]}
+        events["a-2"] = [began, read("a", 0, *offsets)]
         return judge(
             stored=places,
-            events_by_process=events | {"a-2": later},
+            events_by_process=events,
             generations=[one],
             partitions=1,
             droppers=droppers,
@@ -83,7 +84,6 @@ def test_events_come_back_as_they_were_written_and_a_torn_line_is_left_out(tmp_p
     writer = EventWriter(path)
     writer.assigned("a", {1, 0})
     writer.read("a", 1, [5, 6])
-    writer.close()
     with path.open("a") as file:
         file.write('{"e":"read","t":1')
     assigned, processed = read_events(path)

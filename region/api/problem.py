@@ -25,7 +25,7 @@ def problem_body(*, code: str, status: int, detail: str, outcome: str, retry: st
             "retry": retry,
         },
         ensure_ascii=False,
-    ).encode()
+    ).encode("utf-8", "replace")  # a text may quote half of a surrogate pair, which JSON can spell and UTF-8 cannot
 
 
 def problem_of(error: GeorelayError) -> bytes:

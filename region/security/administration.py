@@ -1,7 +1,8 @@
 """Users, lists and quotas for administrators: the one door behind HTTP, gRPC and the Kafka protocol.
 
 Rule 1: seeing needs DESCRIBE on the cluster, changing ALTER; users may see themselves and change their own tokens.
-Rule 2: every change that was asked for is in the audit log, with its outcome; never with a secret.
+Rule 2: every change that somebody asked for who may is in the audit log, with its outcome; never with a secret. Who may
+        not is in it as a denial (Access.check): denials that repeat are counted together and have a room of their own.
 Rule 3: nobody locks everybody out by a first step: the first user must be able to administer.
 Rule 4: nor does it pretend: there is no first user while whoever connects may say that it is a broker.
 """
@@ -191,8 +192,8 @@ class SecurityAdmin:
         detail: Mapping[str, str] = MappingProxyType({}),
         entries: Sequence[str] = (),
     ) -> None:
+        self.check_may_change(principal, own=own)  # noted as a denial: as a change, anybody could push changes out
         try:
-            self.check_may_change(principal, own=own)
             if check is not None:
                 check()
             await self._controller.change_security(wish, by=f"{principal.name}@{principal.host}")

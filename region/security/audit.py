@@ -171,7 +171,8 @@ class AuditLog:
             self.close()
         if self._file is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._file = open(os.open(path, flags, 0o600), "a", encoding="utf-8")  # noqa: SIM115
+            # "replace": a value may have half of a surrogate pair, which UTF-8 has no bytes for.
+            self._file = open(os.open(path, flags, 0o600), "a", encoding="utf-8", errors="replace")  # noqa: SIM115
         return self._file
 
 

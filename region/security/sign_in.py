@@ -5,8 +5,8 @@ Rule 2: an unknown name costs as much, and looks the same, as a wrong password.
 Rule 3: what was verified is remembered by HMAC under a key of this process, for one version of the user: a changed
         password, a disabled or expired user is refused at once. Who is remembered never waits for others' failures.
 Rule 4: passwords are checked a few at a time in threads; a name that failed waits at its address (the /64 of an IPv6
-        one, which somebody has whole), see failures_core. Behind a gateway that is the address of its client, as the
-        gateway says; see `client_of`.
+        one, which somebody has whole), see sign_in_failures_core. Behind a gateway that is the address of its client,
+        as the gateway says; see `client_of`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from georelay.credentials import AUTHORIZATION_CHARS_MAX, PASSWORD_CHARS_MAX, US
 from georelay.errors import Busy, Unauthenticated
 from mesh.listening.admission_core import group_of
 from mesh.listening.settings import is_loopback
+from mesh.listening.sign_in_failures_core import SignInFailures
 from region.controller.security_book import SecurityBook
 from region.security.access import ANONYMOUS, Principal
 from region.security.acl import USER_PREFIX
-from region.security.failures_core import SignInFailures
 from region.security.scram_core import (
     ITERATIONS,
     REFUSED,

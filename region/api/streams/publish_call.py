@@ -1,8 +1,9 @@
 """One PublishStream call: batches go to the cluster as they came, records through the coalescer, answers by tag.
 
 Rule 1: publishes of one call for one partition are handed on in the order in which they came.
-Rule 2: every tag is answered exactly once. Late is UNKNOWN: the client may send the same batch again, and streams
-        recognise it by producer id and sequence.
+Rule 2: every publish is answered exactly once. Late is UNKNOWN: the client may send the same batch again, and streams
+        recognise it by producer id and sequence. An answer frees the tag for another publish, so what comes later is
+        told apart by the publish itself (`_Waiting`), never by its tag.
 Rule 3: beyond its window a call is not read; the window is bytes and publishes without an answer, and answers that the
         client has not read.
 Rule 4: a level that cannot be given is refused before anything is stored; it is never lowered silently.
@@ -60,6 +61,7 @@ _OUTCOME: Final = {
 class _Waiting:
     """A publish without an answer."""
 
+    tag: int
     size_bytes: int
     deadline_ns: int
 
@@ -126,7 +128,8 @@ class PublishCall:
             await asyncio.wait((reading, *helpers), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 await reading
-                await asyncio.wait((loop.create_task(self._all_answered()), *helpers), return_when="FIRST_COMPLETED")
+                helpers.append(loop.create_task(self._all_answered()))
+                await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             if sweeping.done():
                 await sweeping
         finally:
@@ -156,7 +159,7 @@ class PublishCall:
     async def _take(self, publish: pb.Publish) -> None:
         if publish.tag in self._waiting:
             raise BadRequest(f"tag {publish.tag} stands for a publish that is not answered yet")
-        self._begin(publish)
+        waiting = self._begin(publish)
         try:
             if publish.transactional_id:
                 name = publish.transactional_id
@@ -167,18 +170,19 @@ class PublishCall:
             self._check(publish, topic)
             if publish.WhichOneof("payload") == "batch":
                 topic.check_batch(len(publish.batch))
-                self._publish_batch(publish)
+                self._publish_batch(publish, waiting)
             else:
-                self._publish_records(publish, topic)
+                self._publish_records(publish, topic, waiting)
         except GeorelayError as error:
-            self._refuse(publish.tag, error)
+            self._refuse(waiting, error)
 
-    def _begin(self, publish: pb.Publish) -> None:
+    def _begin(self, publish: pb.Publish) -> _Waiting:
         patience_ms = (publish.deadline_ms or DEADLINE_MS) + GEO_GRACE_MS * (publish.level == pb.LEVEL_GEO)
         deadline_ns = self._monotonic_ns() + patience_ms * 1_000_000
         size = PUBLISH_OVERHEAD_BYTES + (len(publish.batch) or publish.records.ByteSize())
-        self._waiting[publish.tag] = _Waiting(size, deadline_ns)
+        waiting = self._waiting[publish.tag] = _Waiting(publish.tag, size, deadline_ns)
         self._bytes += size
+        return waiting
 
     @staticmethod
     def _check(publish: pb.Publish, topic: TopicView) -> None:
@@ -186,12 +190,18 @@ class PublishCall:
         payload = publish.WhichOneof("payload")
         if payload is None:
             raise BadRequest("publish: neither a batch nor records")
+        if publish.transactional_id and payload != "batch":
+            # Records are coalesced with those of others: they would be stored outside of the transaction.
+            raise BadRequest(
+                "transactional_id: records are in no transaction, nothing was stored; send them as a batch whose "
+                "transactional bit is set, or without transactional_id"
+            )
         if not 0 <= publish.deadline_ms <= DEADLINE_MS_MAX:
             raise BadRequest(f"deadline_ms: {publish.deadline_ms} is outside 0..{DEADLINE_MS_MAX}")
         chooses = payload == "records" and publish.partition == CHOOSE
         check_place(topic, topic.name, None if chooses else publish.partition)
 
-    def _publish_batch(self, publish: pb.Publish) -> None:
+    def _publish_batch(self, publish: pb.Publish, waiting: _Waiting) -> None:
         raw = publish.batch
         header = check_client_batch(raw, is_transactional=bool(publish.transactional_id))
         place = (publish.topic, publish.partition, header.record_count)
@@ -210,9 +220,9 @@ class PublishCall:
             self._refused.note(*place, error)
             raise
         self._records_in.inc(header.record_count)
-        future.add_done_callback(partial(self._batch_done, publish.tag, place))
+        future.add_done_callback(partial(self._batch_done, waiting, place))
 
-    def _publish_records(self, publish: pb.Publish, topic: TopicView) -> None:
+    def _publish_records(self, publish: pb.Publish, topic: TopicView, waiting: _Waiting) -> None:
         given = publish.records.records
         if not given:
             raise BadRequest("publish: records is empty")
@@ -222,43 +232,43 @@ class PublishCall:
         records = [(_new_record(record), wanted) for record in given]
         begun = self._publisher.begin(topic, publish.topic, records, level_of(publish))
         self._records_in.inc(len(given))
-        task = asyncio.get_running_loop().create_task(self._settle_records(publish.tag, begun))
+        task = asyncio.get_running_loop().create_task(self._settle_records(waiting, begun))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle_records(self, tag: int, begun: Awaitable[list[RecordPlace]]) -> None:
+    async def _settle_records(self, waiting: _Waiting, begun: Awaitable[list[RecordPlace]]) -> None:
         try:
             places = await begun
         except GeorelayError as error:
-            self._refuse(tag, error)
+            self._refuse(waiting, error)
             return
-        if tag in self._waiting:
+        if self._is_open(waiting):
             stored = pb.Places(partitions=[at.partition for at in places], offsets=[at.offset for at in places])
             least = min(places, key=lambda at: (not at.is_pending, at.level))
-            acknowledgement = self._stored(tag, least)
+            acknowledgement = self._stored(waiting.tag, least)
             acknowledgement.epoch, acknowledgement.commit_us = places[0].epoch, places[0].append_us
             acknowledgement.base_offset = places[0].offset
             acknowledgement.places.CopyFrom(stored)
-            self._answer(acknowledgement)
+            self._answer(waiting, acknowledgement)
 
     # --- answers -----------------------------------------------------------------------------------
 
-    def _batch_done(self, tag: int, place: tuple[str, int, int], future: asyncio.Future[Published]) -> None:
+    def _batch_done(self, waiting: _Waiting, place: tuple[str, int, int], future: asyncio.Future[Published]) -> None:
         self._refused.note_end(*place, future)
         if future.cancelled():
-            self._refuse(tag, OutcomeUnknown("the publish was cancelled; the records may be stored"))
+            self._refuse(waiting, OutcomeUnknown("the publish was cancelled; the records may be stored"))
             return
         error = future.exception()
         if isinstance(error, GeorelayError):
-            self._refuse(tag, error)
+            self._refuse(waiting, error)
         elif error is not None:
             log.error("publish.broke", error=repr(error))
-            self._refuse(tag, OutcomeUnknown("internal error; the broker's log has the cause"))
-        elif tag in self._waiting:
+            self._refuse(waiting, OutcomeUnknown("internal error; the broker's log has the cause"))
+        elif self._is_open(waiting):
             published = future.result()
-            acknowledgement = self._stored(tag, published)
+            acknowledgement = self._stored(waiting.tag, published)
             acknowledgement.base_offset = published.base_offset
-            self._answer(acknowledgement)
+            self._answer(waiting, acknowledgement)
 
     def _stored(self, tag: int, at: Published | RecordPlace) -> pb.Acknowledgement:
         """Return the acknowledgement of what is stored, at the level that it has reached."""
@@ -271,14 +281,19 @@ class PublishCall:
             commit_us=at.append_us,
         )
 
-    def _refuse(self, tag: int, error: GeorelayError) -> None:
-        self._answer(pb.Acknowledgement(tag=tag, outcome=_OUTCOME[error.outcome], refusal=refusal_of(error)))
+    def _is_open(self, waiting: _Waiting) -> bool:
+        """Return whether a publish has no answer yet; its tag may stand for another one by now."""
+        return self._waiting.get(waiting.tag) is waiting
 
-    def _answer(self, acknowledgement: pb.Acknowledgement) -> None:
-        """Answer a tag, unless its deadline has answered it."""
-        waiting = self._waiting.pop(acknowledgement.tag, None)
-        if waiting is None:
+    def _refuse(self, waiting: _Waiting, error: GeorelayError) -> None:
+        refused = pb.Acknowledgement(tag=waiting.tag, outcome=_OUTCOME[error.outcome], refusal=refusal_of(error))
+        self._answer(waiting, refused)
+
+    def _answer(self, waiting: _Waiting, acknowledgement: pb.Acknowledgement) -> None:
+        """Answer a publish, unless its deadline has answered it."""
+        if not self._is_open(waiting):
             return
+        del self._waiting[waiting.tag]
         self._bytes -= waiting.size_bytes
         self._answers.append(acknowledgement)
         self._news.set()
@@ -307,8 +322,8 @@ class PublishCall:
             await asyncio.sleep(SWEEP_S)
             self._still_valid()
             now_ns = self._monotonic_ns()
-            for tag in [tag for tag, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]:
-                self._refuse(tag, OutcomeUnknown("not committed within its deadline; it may be stored later"))
+            for waiting in [waiting for waiting in self._waiting.values() if waiting.deadline_ns <= now_ns]:
+                self._refuse(waiting, OutcomeUnknown("not committed within its deadline; it may be stored later"))
 
 
 def level_of(publish: pb.Publish) -> AskedLevel:

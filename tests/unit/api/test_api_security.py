@@ -240,6 +240,7 @@ async def test_every_route_refuses_strangers_and_those_without_a_right(
         assert (status, document["code"]) == (403, "ACCESS_DENIED"), document
         assert "orders" not in str(document)
     assert guarded.cluster.changes == [] and guarded.cluster.published == []
+    assert guarded.audit.changes == 0  # what somebody may not is noted as a denial
 
 
 async def test_users_are_made_changed_and_deleted(http: Any, guarded: Guarded) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from georelay._pb import streams_pb2 as pb
 from georelay.durability import Durability
-from georelay.errors import BadRequest, NotLeader, OutcomeUnknown
+from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, PolicyViolation
 from georelay.ids import brokers_own
 from georelay.refusals import error_of
 from georelay.wire.batch import build_batch, iterate_records
 from region.api.streams import partition_pump, publish_call
+from region.api.streams.outbox import Writer
 from region.controller.topic import Homes
 from tests.unit.api.native_in_memory import SECONDS, Native, refusal
 from tests.unit.api.native_in_memory import native as native  # a fixture
@@ -220,6 +221,94 @@ async def test_a_publish_past_its_deadline_is_answered_once_with_unknown(
     (again,) = await acknowledgements(call, 1)
     assert (again.tag, again.outcome, again.base_offset) == (1, pb.OUTCOME_STORED, 1)
     call.cancel()
+
+
+def values(kind: str, *values: bytes) -> dict[str, Any]:
+    """Return the payload of a publish: a batch, or records."""
+    if kind == "batch":
+        return {"batch": batch(*values)}
+    return {"records": pb.NewRecords(records=[pb.NewRecord(value=value) for value in values])}
+
+
+@pytest.mark.parametrize("error", [None, PolicyViolation("no")], ids=["stored", "refused"])
+@pytest.mark.parametrize("kind", ["batch", "records"])
+async def test_what_comes_of_a_late_publish_answers_no_other_one_of_its_tag(
+    native: Native, cluster: Any, monkeypatch: pytest.MonkeyPatch, kind: str, error: PolicyViolation | None
+) -> None:
+    monkeypatch.setattr(publish_call, "SWEEP_S", 0.01)
+    cluster.add_topic("orders", 2)
+    late, other = (cluster.stream("orders", partition) for partition in range(2))
+    other.add(b"before")
+    late.auto_commit = other.auto_commit = False
+    call = native.publish_stream()
+
+    async def publish(stream: Any, *, deadline_ms: int) -> None:
+        place: dict[str, Any] = {"topic": "orders", "partition": stream.partition, "deadline_ms": deadline_ms}
+        await call.write(pb.PublishStreamRequest(publishes=[pb.Publish(tag=7, **place, **values(kind, b"a"))]))
+        async with asyncio.timeout(SECONDS):
+            while stream.next_offset == stream.high_watermark:
+                await asyncio.sleep(0.001)
+
+    await publish(late, deadline_ms=500)
+    native.clock.now_ns += 600_000_000
+    assert [row.outcome for row in await acknowledgements(call, 1)] == [pb.OUTCOME_UNKNOWN]
+    await publish(other, deadline_ms=0)
+    late.commit() if error is None else late.fail_pending(error)
+    await asyncio.sleep(0.05)
+    other.commit()
+    (answer,) = await acknowledgements(call, 1)
+    assert (answer.tag, answer.outcome, answer.base_offset) == (7, pb.OUTCOME_STORED, 1)
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+
+
+async def test_records_with_a_transactional_id_are_refused_because_they_would_be_in_no_transaction(
+    native: Native, cluster: Any
+) -> None:
+    cluster.add_topic("orders")
+    call = native.publish_stream()
+    publishes = [
+        pb.Publish(tag=1, topic="orders", transactional_id="bank", **values("records", b"a")),
+        pb.Publish(tag=2, topic="orders", **values("records", b"b")),
+    ]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    refused, stored = sorted(await acknowledgements(call, 2), key=lambda row: row.tag)
+    assert (refused.outcome, refused.refusal.code) == (pb.OUTCOME_NOT_STORED, "BAD_REQUEST")
+    assert "as a batch" in refused.refusal.text
+    assert (stored.outcome, stored.base_offset) == (pb.OUTCOME_STORED, 0)
+    assert [record.value for record in iterate_records(cluster.stream("orders", 0).entries[0].payload)] == [b"b"]
+    call.cancel()
+
+
+async def test_nothing_of_a_call_waits_on_when_its_answers_cannot_be_written(
+    native: Native, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_topic("orders", 2)
+    streams = [cluster.stream("orders", partition) for partition in range(2)]
+    for stream in streams:
+        stream.auto_commit = False
+    write = Writer.write
+
+    async def broken(writer: Writer, response: Any) -> None:
+        if response.acknowledgements:
+            raise ConnectionError("the client has gone")
+        await write(writer, response)
+
+    def waiting() -> list[Any]:
+        return [task for task in asyncio.all_tasks() if "_all_answered" in str(task.get_coro())]
+
+    monkeypatch.setattr(Writer, "write", broken)
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=tag, topic="orders", partition=tag, batch=batch(b"a")) for tag in range(2)]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    await call.done_writing()
+    async with asyncio.timeout(SECONDS):
+        while not waiting():
+            await asyncio.sleep(0.001)
+        streams[0].commit()  # the answer to this one cannot be written, the other one is never answered
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    assert waiting() == []
 
 
 async def test_a_call_beyond_its_window_is_not_read(

@@ -98,6 +98,15 @@ def test_a_value_that_was_cut_says_so(audit: Any, file: Path) -> None:
     assert lines(file)[0]["settings"].endswith("s... (1000 characters)")
 
 
+def test_a_value_that_utf_8_cannot_have_is_written_all_the_same(audit: Any, file: Path) -> None:
+    with capture_logs():  # the log of a broker escapes it; that of tests goes to a terminal
+        audit.changed(ALICE, "quota.changed", outcome="done", of="User:\ud800")
+        audit.administered(ALICE, "topic.altered", outcome="done", settings="\udfff=1")
+        audit.denied(ALICE, Operation.READ, Resource.TOPIC, "\ud800")
+    changed, altered, denied = lines(file)
+    assert (changed["of"], altered["settings"], denied["name"]) == ("User:?", "?=1", "?")
+
+
 def test_the_name_of_nobody_is_not_written(audit: Any, file: Path) -> None:
     audit.sign_in_refused(host="10.0.0.1", user="", how="PLAIN")
     assert lines(file)[0]["user"] == "(unknown)"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from mesh.listening import sign_in_failures_core as failures_core
+from mesh.listening.sign_in_failures_core import SignInFailures
 from region.controller.security_wishes import put_quota
-from region.security import audit_core, failures_core, quota_core
+from region.security import audit_core, quota_core
 from region.security.access import Principal
 from region.security.audit_core import RepeatFilter
-from region.security.failures_core import SignInFailures
 from region.security.quota_core import TokenBucket
 from region.security.quotas import Quotas
 from region.security.sign_in import client_of
@@ -71,6 +72,17 @@ def test_rows_are_bounded_and_the_oldest_failure_goes_first(monkeypatch: pytest.
 def test_an_address_without_failures_may_have_any_number_of_sign_ins_at_a_time() -> None:
     failures = SignInFailures()
     assert [failures.begin("a", "ann", 0.0) for _ in range(200)] == [0.0] * 200
+
+
+def test_where_a_try_costs_much_so_many_of_a_name_and_of_an_address_are_at_it_at_a_time() -> None:
+    failures = SignInFailures(bounds_free=True)
+    begun = [failures.begin("a", "ann", 0.0) for _ in range(failures_core.WAITING_MAX + 1)]
+    assert begun == [*[0.0] * failures_core.WAITING_MAX, None]
+    others = [failures.begin("a", f"name-{n}", 0.0) for n in range(failures_core.FREE_OF_ADDRESS)]
+    assert others.count(None) == failures_core.WAITING_MAX
+    assert failures.begin("b", "ann", 0.0) == 0.0
+    failures.end("a", "ann", 0.0, has_failed=False)
+    assert failures.begin("a", "ann", 0.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Rule 1: what is forwarded carries the caller's `authorization`, and the broker decides; the gateway asks first only
         where it must not let anybody through that brokers would let in without credentials (`sign_in = "required"`).
-Rule 2: a users file, where there is one, is asked first; whom it does not know a broker may.
+Rule 2: a users file, where there is one, is asked first (gateway.guarded_users); whom it does not know a broker may.
 Rule 3: what the gateway answers by itself about the whole mesh is for who may describe the cluster at a broker, asked
         by `HEAD /v1/status`: the gateway has no lists of its own either.
 Rule 4: a good answer is remembered for REMEMBERED_S by HMAC under a key of this process, a bad one never.
@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import structlog
 
+from gateway.guarded_users import GuardedUsers
 from gateway.routing.router import Router
 from georelay.credentials import CLIENT_HEADER, Credentials
 from georelay.errors import AccessDenied, GeorelayError, Unauthenticated, Unavailable
@@ -50,7 +51,7 @@ class SignIn(Protocol):
     async def authenticate_header(self, authorization: str | None, client: str = "") -> str:
         """Return the user's name, "" for somebody who does not have to have one (Unauthenticated: wrong or missing).
 
-        `client` is the caller's IP address, which brokers count failures by.
+        `client` is the caller's IP address, which failures are counted by, here and at brokers (Busy: too many wait).
         """
 
     async def check_describes_cluster(self, authorization: str | None, client: str = "") -> None:
@@ -75,6 +76,7 @@ class BrokerSignIn:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._static = static
+        self._users = GuardedUsers(static, monotonic_s=monotonic_s)
         self._router = router
         self._session = session
         self._scheme = scheme
@@ -105,12 +107,13 @@ class BrokerSignIn:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await self._users.close()
 
     async def authenticate_header(self, authorization: str | None, client: str = "") -> str:
         """Return the user that a header signs in, "" where nobody has to.
 
         Raises:
-            Unauthenticated: missing or wrong. Unavailable: no broker answered.
+            Unauthenticated: missing or wrong. Unavailable: no broker answered. Busy: too many sign-ins wait.
         """
         if authorization is None and self.checks_forwarded:
             raise Unauthenticated("sign in: send 'authorization: basic base64(user:password)' or 'bearer <token>'")
@@ -120,7 +123,8 @@ class BrokerSignIn:
         """Pass for who may describe the cluster.
 
         Raises:
-            Unauthenticated: missing or wrong. AccessDenied: not allowed. Unavailable: no broker answered.
+            Unauthenticated: missing or wrong. AccessDenied: not allowed. Unavailable: no broker answered. Busy: too
+            many sign-ins wait.
         """
         await self.authenticate_header(authorization, client)
         await self._remember(self._describers, authorization, partial(self._look, client=client))
@@ -132,7 +136,7 @@ class BrokerSignIn:
         ask: Callable[[str | None], Awaitable[str]],
     ) -> str:
         """Return a good answer of the last REMEMBERED_S, or what `ask` answers."""
-        digest = hmac.digest(self._key, (authorization or "").encode("utf-8", "surrogatepass"), "sha256")
+        digest = self._digest(authorization or "")
         known = answers.get(digest)
         if known is not None and self._monotonic_s() < known[0]:
             return known[1]
@@ -143,12 +147,17 @@ class BrokerSignIn:
             del answers[next(iter(answers))]
         return answer
 
+    def _digest(self, authorization: str) -> bytes:
+        return hmac.digest(self._key, authorization.encode("utf-8", "surrogatepass"), "sha256")
+
     async def _judge(self, authorization: str | None, *, client: str) -> str:
-        if self._static.required and authorization is not None and authorization[:6].lower() == "basic ":
-            try:
-                return await self._static.authenticate_header(authorization)
-            except Unauthenticated:
-                pass  # it may be a user that brokers know
+        ask_brokers = partial(self._ask_who, authorization, client)
+        if authorization is None or not self._static.required:
+            return await ask_brokers()
+        digest = self._digest(authorization)
+        return await self._users.judge(authorization, digest=digest, client=client, ask_brokers=ask_brokers)
+
+    async def _ask_who(self, authorization: str | None, client: str) -> str:
         answer = await self._ask(authorization, client)
         if self.checks_forwarded and not answer.get("sign_in_required"):
             raise Unauthenticated("wrong user or password")  # a broker that lets everybody in has judged nothing

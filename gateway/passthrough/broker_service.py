@@ -36,7 +36,7 @@ from gateway.routing.places import Callers, Places
 from gateway.routing.resolving import Resolving
 from gateway.routing.router import Router
 from georelay.credentials import CLIENT_HEADER
-from georelay.errors import BadRequest, Busy, GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import BadRequest, Busy, GeorelayError, OutcomeUnknown, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import channel_credentials
@@ -49,6 +49,7 @@ from mesh.listening.grpc_limits import (
     calls_at_once,
     connection_options,
     connections_of,
+    host_of,
     trailers_of,
 )
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
@@ -286,7 +287,7 @@ class BrokerPassthrough:
         given = _given(context)
         authorization, peer = given.get(AUTHORIZATION), context.peer()
         try:
-            await self._sign_in.authenticate_header(authorization, address_of(peer))
+            await self._sign_in.authenticate_header(authorization, host_of(peer))
             name = _client(context, given).name
             port = 0 if self._server is None else self._server.port
             answer = await routes_service.resolve(
@@ -312,7 +313,7 @@ class BrokerPassthrough:
         given: Mapping[str, str],
     ) -> bytes | None:
         """Return what a broker answers to a publish by its stream; None when nothing was sent."""
-        client = address_of(context.peer())
+        client = host_of(context.peer())
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await stream.publish(request, authorization=given.get(AUTHORIZATION), client=client)
@@ -355,7 +356,8 @@ class BrokerPassthrough:
                     self._count(label, grpc.StatusCode.CANCELLED)
                     raise
             if code is grpc.StatusCode.OK:
-                self._callers.let_in(given.get(AUTHORIZATION))
+                if service not in OPEN_SERVICES:  # there a broker has judged nobody
+                    self._callers.let_in(given.get(AUTHORIZATION))
                 self._count(label, code)
                 return
             carried = tuple((key, value) for key, value in trailing or () if not key.startswith("grpc-"))
@@ -421,12 +423,12 @@ class BrokerPassthrough:
     ) -> tuple[tuple[str, str], ...]:
         """Check the credentials; returns the metadata to pass on."""
         authorization = given.get(AUTHORIZATION)
-        client = address_of(context.peer())
+        client = host_of(context.peer())
         if self._sign_in.checks_forwarded:
             try:
                 await self._sign_in.authenticate_header(authorization, client)
-            except Unauthenticated as error:
-                await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), trailers_of(error))
+            except GeorelayError as error:
+                await self._abort(method, context, grpc.StatusCode[grpc_status(error)], str(error), trailers_of(error))
         # What a publish asks of its home must arrive: dropped here it would be lowered silently.
         passed = [(name, value) for name, value in given.items() if name in PASSED_METADATA]
         asked = (*passed, (CLIENT_HEADER.lower(), client))
@@ -502,9 +504,9 @@ def _given(context: grpc.aio.ServicerContext) -> dict[str, str]:
 
 
 def _client(context: grpc.aio.ServicerContext, given: Mapping[str, str]) -> ClientKey:
-    """Return who calls: the name it gives itself, at the address it calls from (of IPv6 its /64)."""
+    """Return who calls: the name it gives itself, at the address it calls from."""
     name = given.get(NAME_HEADER.lower(), "")[:NAME_CHARS_MAX]
-    return ClientKey(name, address_of(context.peer()).partition("/")[0])
+    return ClientKey(name, host_of(context.peer()))
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

@@ -49,6 +49,7 @@ REQUEST_HEADERS: Final = ("Content-Type", "Accept", "Last-Event-ID")
 RESPONSE_HEADERS: Final = ("Content-Type", "Cache-Control", "WWW-Authenticate", "Retry-After", "Location", "Allow")
 BUSY_STATUS: Final = 503
 UNAUTHENTICATED_STATUS: Final = 401
+NOT_LET_IN: Final = frozenset({UNAUTHENTICATED_STATUS, BUSY_STATUS})  # a busy broker has not looked at the password
 LEAVES: Final = web.RequestKey("leaves", asyncio.Future[None])  # done when the stream has to leave its region
 
 log = structlog.get_logger()
@@ -196,7 +197,7 @@ class Proxy:
             allow_redirects=False,
             timeout=_timeout(request),
         ) as answer:
-            if answer.status != UNAUTHENTICATED_STATUS:
+            if answer.status not in NOT_LET_IN:
                 self._callers.let_in(authorization_of(request))
             if answer.status == BUSY_STATUS and not pass_busy:
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -99,7 +100,9 @@ def _peer(descriptor: int, port: int) -> Endpoint | None:
             if connection.getsockname()[1] != port:
                 return None
             peer = connection.getpeername()
-    except OSError:  # it listens, or is just closing
+    except OSError as error:  # it listens, or is just closing
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # nobody looked: it must not be taken for another socket as long as it lives
         return None
     return endpoint_of(f"[{peer[0]}]:{peer[1]}")
 

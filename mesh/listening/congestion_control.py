@@ -139,7 +139,10 @@ class LinkSockets(Collector):
 
     async def _follow(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except OSError as error:  # no descriptor is left to look with
+                log.warning("links.cannot_look", reason=str(error))
             await asyncio.sleep(pause_s(PERIOD_S))
 
     async def look(self) -> None:

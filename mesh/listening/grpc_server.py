@@ -3,7 +3,7 @@
 grpcio ends the whole server, listening socket included, when ONE request has a method that is not UTF-8 (seen with
 1.85.1, with no handler of ours involved; anybody who can connect can send it). It says so only when its last call has
 ended, so the socket is watched. The calls that run are not harmed: they may end in the old server while a new one
-listens.
+listens. Looking takes descriptors: while none are left the watch says so and looks again.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class GrpcServer:
         else:
             self._port = int(server.add_secure_port(address, server_credentials(self._tls)))
         await server.start()
-        self._listener = listening_on(self._port)
+        try:
+            self._listener = listening_on(self._port)
+        except OSError:  # no descriptor is left to look with: the port is looked at instead
+            self._listener = []
         return server
 
     async def _watch(self) -> None:
@@ -107,22 +110,28 @@ class GrpcServer:
         look_at_s = loop.time()
         while True:
             await asyncio.sleep(pause_s(LOOK_S))
-            if self._connections is not None and loop.time() >= look_at_s:
-                look_at_s = loop.time() + CONNECTIONS_LOOK_S
-                await self._connections.look(self._port)
-            if self._is_listening():
-                continue
-            log.error("grpc_server.stopped_by_itself", port=self._port)
-            self._counters.restarts += 1
-            leaving = asyncio.get_running_loop().create_task(_leave(self._server))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-            await self._start_again()
+            try:
+                if self._connections is not None and loop.time() >= look_at_s:
+                    look_at_s = loop.time() + CONNECTIONS_LOOK_S
+                    await self._connections.look(self._port)
+                if not self._is_listening():
+                    await self._replace()
+            except OSError as error:
+                log.warning("grpc_server.cannot_look", port=self._port, reason=str(error))
+
+    async def _replace(self) -> None:
+        """Let the server that stopped end its calls, and start another one."""
+        log.error("grpc_server.stopped_by_itself", port=self._port)
+        self._counters.restarts += 1
+        leaving = asyncio.get_running_loop().create_task(_leave(self._server))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        await self._start_again()
 
     def _is_listening(self) -> bool:
         """Return whether its sockets are there, or the port is taken at least.
 
-        Only a socket that listens keeps one with SO_REUSEADDR from binding.
+        Only a socket that listens keeps one with SO_REUSEADDR from binding. Raises OSError: it cannot be told now.
         """
         if self._listener and all(socket_of(descriptor) == what for descriptor, what in self._listener):
             return True
@@ -139,7 +148,7 @@ class GrpcServer:
         while True:
             try:
                 self._server = await self._started()
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:  # OSError: its certificates cannot be read now
                 log.warning("grpc_server.cannot_listen", port=self._port, reason=str(error)[:200])
                 await asyncio.sleep(AGAIN_S)
             else:

@@ -253,7 +253,7 @@ class SignInService:
         return owner if self._wall_s() < expires_s and self._active_user(owner) is not None else ""
 
     async def _is_right(self, user: str, password: str) -> bool:
-        if self._static.required and await self._static.authenticate(user, password):
+        if self._static.required and await self._is_of_file(user, password):
             return True
         known = self._recall(user, password)
         if known is not None:
@@ -265,6 +265,13 @@ class SignInService:
             self._checking[digest] = checking
             checking.add_done_callback(lambda _: self._checking.pop(digest, None))
         return await asyncio.shield(checking)
+
+    async def _is_of_file(self, user: str, password: str) -> bool:
+        """Return whether the users file has them; a password that it does not remember waits for its turn."""
+        if self._static.remembers(user, password):
+            return True
+        async with self._checks:
+            return await self._static.authenticate(user, password)
 
     async def _checked(self, user: str, password: str, digest: bytes) -> bool:
         found = self._active_user(user)

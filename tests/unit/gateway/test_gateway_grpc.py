@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 
 from gateway.passthrough import broker_service
-from georelay.errors import OutcomeUnknown
+from georelay.errors import Busy, GeorelayError, OutcomeUnknown, Unavailable
+from tests.unit.gateway.conftest import OneUser
 
 ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
 READS = (
@@ -290,6 +291,29 @@ async def test_without_credentials_nothing_is_passed_on(
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert not broker.published
     assert await publish(channel, metadata=ANN) == b"id:r"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(Busy("later"), grpc.StatusCode.RESOURCE_EXHAUSTED), (Unavailable("later"), grpc.StatusCode.UNAVAILABLE)],
+)
+async def test_who_cannot_be_judged_now_is_told_to_come_again(
+    start_mesh: Any,
+    start_broker: Any,
+    open_channel: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    error: GeorelayError,
+    status: grpc.StatusCode,
+) -> None:
+    async def refuse(*_: Any) -> str:
+        raise error
+
+    mesh = await start_mesh(us=[await start_broker()], users=True)
+    monkeypatch.setattr(OneUser, "authenticate_header", refuse)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(open_channel(mesh), metadata=ANN)
+    assert refused.value.code() is status
+    assert dict(refused.value.trailing_metadata() or ())["georelay-code"] == error.code
 
 
 # --- georelay.v1.Admin ---------------------------------------------------------------------------

@@ -473,6 +473,21 @@ async def test_long_polls_of_one_user_leave_other_users_their_first_request(
     assert sorted(answer.status for answer in await asyncio.gather(*polls)) == [200] * 6
 
 
+async def test_only_who_was_judged_by_a_broker_is_a_caller_of_its_own(start_mesh: Any, start_broker: Any) -> None:
+    status = 200
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    mesh = await start_mesh(us=[await start_broker(answer)], users=True)
+    callers = mesh.gateway._callers
+    for status, caller in ((401, "address 127.0.0.1"), (503, "address 127.0.0.1"), (404, "user ann")):
+        for method in ("GET", "POST"):
+            async with mesh.client.request(method, mesh.url("/v1/topics"), headers={"Authorization": ANN}) as answered:
+                assert answered.status == status
+        assert callers.of(ANN, "127.0.0.1") == caller
+
+
 async def test_the_nearer_region_is_chosen_by_measured_time(start_mesh: Any, start_broker: Any) -> None:
     far, near = await start_broker(), await start_broker()
 

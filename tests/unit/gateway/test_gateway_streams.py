@@ -46,6 +46,10 @@ class StreamBroker:
 
         table = {method: grpc.stream_stream_rpc_method_handler(streamed) for method in METHODS}
         table["Locate"] = grpc.unary_unary_rpc_method_handler(located)
+        reflected = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(streamed)}
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(broker_service.REFLECTION_SERVICE, reflected),)
+        )
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("georelay.v1.Streams", table),))
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         await self.server.start()
@@ -176,6 +180,22 @@ async def test_streams_of_one_caller_leave_places_at_the_broker_and_one_too_many
         other = both_ways(channel, metadata=bob)
         await other.write(b"y")
         assert await other.read() == b"echo:y"
+
+
+async def test_who_asks_for_reflection_was_judged_by_nobody(
+    start_mesh: Any, start_broker: Any, streams: StreamBroker
+) -> None:
+    us = await start_broker()
+    us.grpc = streams.address
+    mesh = await start_mesh(us=[us], users=True)
+    path = f"/{broker_service.REFLECTION_SERVICE}/ServerReflectionInfo"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{mesh.ports.grpc}") as channel:
+        for method, caller in ((path, "address 127.0.0.1"), ("/georelay.v1.Streams/Subscribe", "user ann")):
+            call = channel.stream_stream(method)(metadata=(("authorization", ANN),), timeout=SECONDS)
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+            assert mesh.gateway._callers.of(ANN, "127.0.0.1") == caller
 
 
 async def test_unary_methods_of_streams_are_passed_on(channel: Any) -> None:

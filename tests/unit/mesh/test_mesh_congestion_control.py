@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -257,6 +259,25 @@ def test_a_port_that_two_regions_share_says_nothing_and_addresses_do() -> None:
     peers = [("10.0.1.1", 9094), ("10.0.2.1", 9094), ("10.0.9.9", 9094), ("10.0.9.9", 9095), ("10.0.9.9", 1)]
     assert [known.region_of(peer) for peer in peers] == ["eu", "ap", "", "us", ""]
     assert known.ports == {9094, 9095}
+
+
+async def test_a_look_without_descriptors_is_not_the_last_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, dialled, _ = pair
+    links, looked = LinkSockets(CHOSEN, frozenset({port})), asyncio.Event()
+
+    def none_left() -> int:
+        looked.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(congestion_control, "PERIOD_S", 0.01)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(congestion_control, "descriptor_count", none_left)
+        links.start()
+        await looked.wait()
+    async with asyncio.timeout(5):
+        while algorithm(dialled) != CHOSEN:
+            await asyncio.sleep(0.01)
+    await links.stop()
 
 
 async def test_a_broker_knows_both_ends_of_its_links_and_shows_what_they_use(

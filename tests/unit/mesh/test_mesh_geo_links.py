@@ -196,6 +196,7 @@ async def test_a_dialler_that_is_too_old_for_the_mesh_is_refused_and_reads_why(t
     await until(lambda: two_regions.mirror.links._outgoing.all()[0].last_failure)
     (link,) = two_regions.mirror.links._outgoing.all()
     assert link.last_failure == "refused: LEVEL: broker 2001 is too old"
+    assert set(two_regions.home.links.counters.peers_refused) == {"LEVEL"}  # by its name, not as "other"
     two_regions.home.links.too_old = lambda _peer: ""  # it was upgraded
     await until(lambda: link.is_open)
 

@@ -15,7 +15,7 @@ from region.controller.security_wishes import delete_user, put_token, put_user
 from region.security import sign_in as module
 from region.security.access import Principal
 from region.security.scram_core import ScramClient, password_matches
-from region.security.sign_in import SignInService, hash_token, new_token
+from region.security.sign_in import CHECKS_AT_ONCE_MAX, SignInService, hash_token, new_token
 from region.security.user import BearerToken, Mechanism
 
 HOST = "10.0.0.1"
@@ -155,6 +155,29 @@ async def test_users_of_a_file_sign_in_beside_those_of_the_mesh(home: Any, tmp_p
     assert (await service.password("alice", RIGHT, host=HOST)).name == "User:alice"
     with pytest.raises(Unauthenticated):
         await service.password("root", RIGHT, host=HOST)
+
+
+async def test_few_passwords_of_a_file_are_looked_at_together(
+    home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_users_file(tmp_path / "users.json", {"root": "root's own"})
+    users = Credentials.load(tmp_path / "users.json")
+    now = most = 0
+
+    async def looked_at(_user: str, _password: str) -> bool:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return False
+
+    monkeypatch.setattr(users, "authenticate", looked_at)
+    service = SignInService(users, book=lambda: home.book)
+    guesses = [service.password("root", f"guess {number}", host=f"198.51.100.{number}") for number in range(12)]
+    found = await asyncio.gather(*guesses, return_exceptions=True)
+    assert {type(error) for error in found} == {Unauthenticated}
+    assert most == CHECKS_AT_ONCE_MAX
 
 
 async def test_failures_of_one_client_of_a_gateway_keep_no_other_client_waiting(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from mesh.listening import accepted_sockets
+from mesh.listening import accepted_sockets, own_sockets
 from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters, Refusal
 
@@ -55,6 +56,24 @@ async def test_the_newest_connections_of_an_address_beyond_its_limit_are_cut_off
         assert [is_cut(one) for one in (*first, *theirs)] == [False] * 7
         assert sum(map(is_cut, second)) == 2
         assert counters.refused == {Refusal.TOO_MANY_OF_ADDRESS: 2}
+
+
+async def test_a_connection_that_nobody_could_look_at_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sockets = AcceptedSockets(limits(per_address_max=1), AdmissionCounters(), name="t")
+    borrowed = own_sockets.borrowed
+
+    def without_descriptors(_: int) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with ExitStack() as stack:
+        listening = Listening(stack)
+        theirs = listening.connect(2)
+        monkeypatch.setattr(accepted_sockets, "borrowed", without_descriptors)
+        with pytest.raises(OSError, match="too many"):
+            await sockets.look(listening.port)
+        monkeypatch.setattr(accepted_sockets, "borrowed", borrowed)
+        await sockets.look(listening.port)
+        assert sum(map(is_cut, theirs)) == 1
 
 
 async def test_a_process_with_few_descriptors_looks_at_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 import struct
 import threading
 import time
@@ -13,7 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from mesh.listening import pending_calls
+from mesh.listening import grpc_server, pending_calls
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from mesh.listening.grpc_limits import CallLimits, address_of, connection_options
 from mesh.listening.grpc_server import GrpcServer
@@ -97,6 +100,70 @@ async def test_a_method_that_is_no_text_does_not_end_the_service(
                 assert await channel.unary_unary("/t.T/Echo")(b"x", timeout=5, wait_for_ready=True) == b"x"
         service.finish.set()
         assert await running.read() == b"end"  # calls that ran were not harmed
+
+
+def no_descriptors(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+class Connections:
+    """Looked at by a server; the first look finds no descriptor to look with."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def look(self, _: int) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            no_descriptors()
+
+
+async def test_a_watch_that_had_no_descriptors_goes_on_when_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters, connections = AdmissionCounters(), Connections()
+    monkeypatch.setattr(grpc_server, "CONNECTIONS_LOOK_S", 0.0)
+    server = GrpcServer(
+        Service(counters, calls_max=2).make,
+        "127.0.0.1:0",
+        counters=counters,
+        connections=connections,  # type: ignore[arg-type]
+    )
+    port = await server.start()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # grpcio's own task is nobody's
+    with monkeypatch.context() as scarce:  # the server stops while the port cannot be looked at
+        asked = asyncio.Event()
+
+        def none_left(*_: Any) -> None:
+            asked.set()
+            no_descriptors()
+
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        scarce.setattr(socket, "socket", none_left)
+        scarce.setattr(grpc_server, "listening_on", no_descriptors)
+        writer.write(request(b"/t.T/\x8dcho"))
+        async with asyncio.timeout(5):
+            await asked.wait()
+        writer.close()
+    looks = connections.looks
+    async with asyncio.timeout(5):
+        while not counters.restarts or connections.looks <= looks:
+            await asyncio.sleep(0.01)
+    async with channel_to(port) as channel:
+        assert await channel.unary_unary("/t.T/Echo")(b"x", timeout=5, wait_for_ready=True) == b"x"
+    await server.stop(None)
+
+
+async def test_a_server_that_starts_without_a_descriptor_to_look_with_is_the_one_that_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counters = AdmissionCounters()
+    monkeypatch.setattr(grpc_server, "listening_on", no_descriptors)
+    server = GrpcServer(Service(counters, calls_max=2).make, "127.0.0.1:0", counters=counters)
+    port = await server.start()
+    await asyncio.sleep(3 * grpc_server.LOOK_S)
+    assert counters.restarts == 0
+    await server.stop(None)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))  # nobody has it any more
 
 
 async def test_a_server_that_stops_says_so_before_its_calls_say_anything_more() -> None:

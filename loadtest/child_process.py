@@ -15,6 +15,8 @@ from typing import Any, Final
 PYTHON: Final = sys.executable
 STOP_SECONDS_MAX: Final = 15
 ASK_AGAIN_S: Final = 1.0
+PAUSE_S, PAUSE_S_MAX = 0.2, 2.0  # before a program is started again, one that lived for less than LIVED_S
+LIVED_S: Final = 5.0
 SAID_BYTES_MAX: Final = 4_096
 SAID_NOTHING: Final = "it said nothing"
 _GUARD: Final = """
@@ -164,11 +166,21 @@ class KeptProcess(ChildProcess):
         self._task = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
+        time, pause_s = asyncio.get_running_loop().time, PAUSE_S
         while True:
             self.starts += 1
             await self.launch(*self._words(self.starts), environment=self._environment)
+            began = time()
             if await self.ended() == 0:
                 return
+            pause_s = PAUSE_S if time() - began >= LIVED_S else pause_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def check(self) -> None:
+        """Raise what kept it from starting, if anything did."""
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
 
     def strike(self) -> None:
         """kill -9, if it runs; it comes back."""
@@ -185,10 +197,8 @@ class KeptProcess(ChildProcess):
             self.send(signal.SIGTERM)
             await asyncio.wait((self._task,), timeout=min(wait_s, left_s))
             wait_s *= 2
-        if not self._task.done():
-            return False
-        self._task.result()
-        return True
+        self.check()
+        return self._task.done()
 
     async def stop(self) -> None:
         """End it for good."""

@@ -1,24 +1,61 @@
-"""How clients sign in to a mesh, in the words of each of them: all follow from those of librdkafka."""
+"""How clients sign in to a mesh, in the words of each of them: all follow from those of librdkafka.
+
+Client processes have them in their environment, where other users of the machine do not see a password.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import json
+import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from georelay.tls import TlsContexts, client_contexts
+from loadtest.mesh_process import MeshProcess
+
+VARIABLE: Final = "GEORELAY_BENCH_CLIENT"
+Settings = Mapping[str, str]
+PLAIN: Final[Settings] = {}
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a client process."""
+    return {**os.environ, VARIABLE: json.dumps(dict(settings))}
+
+
+def from_environment() -> dict[str, str]:
+    """Return the settings that this process was given."""
+    settings: dict[str, str] = json.loads(os.environ.get(VARIABLE, "{}"))
+    return settings
+
+
+def settings_of(mesh: MeshProcess) -> Settings:
+    """Return how a mesh is dialled: over TLS where it has that, and signed in where it has users."""
+    secured = {"ssl.ca.location": str(mesh.ca)} if mesh.ca else {}
+    if mesh.user is None:
+        return {"security.protocol": "ssl", **secured} if secured else PLAIN
+    return {
+        "security.protocol": "sasl_ssl" if secured else "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": mesh.user[0],
+        "sasl.password": mesh.user[1],
+        # A mesh lets nobody in before it knows its users; then clients are told at once, not in a minute.
+        "reconnect.backoff.max.ms": "500",
+        **secured,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """`rdkafka`: settings of librdkafka, as loadtest.bench.client_settings has them."""
+    """`rdkafka`: settings of librdkafka, as `settings_of` a mesh has them."""
 
-    rdkafka: Mapping[str, str]
+    rdkafka: Settings
 
     @property
     def user(self) -> tuple[str, str] | None:

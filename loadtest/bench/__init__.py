@@ -1,1 +1,1 @@
-"""Benchmarks that anyone can run: `make bench`. Loopback only; every figure is a median of several runs."""
+"""Benchmarks that anyone can run: `make bench`. Loopback only; figures of loads are medians of several runs."""

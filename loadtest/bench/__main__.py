@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -38,15 +39,15 @@ from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
 PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
-    "batched": loads.run_batched,
+    "batched": partial(loads.run, loads.BATCHED),
     "paced": loads.run_paced,
-    "single": loads.run_single,
+    "single": partial(loads.run, loads.SINGLE),
     "native": native.run,
     "calls": calls.run,
     "resolve": resolve.run,
     "groups": groups.run,
-    "active": loads.run_active,
-    "mirror": loads.run_single,
+    "active": partial(loads.run, loads.MANY),
+    "mirror": partial(loads.run, loads.SINGLE),
     "idle": idle.run,
     "sockets": sockets.run,
     "tls": loads.run_tls,

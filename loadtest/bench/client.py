@@ -5,7 +5,7 @@ PROTOCOL is kafka, nats or amqp; ROLE is create or leaders (of topics), produce 
 (monotonic, when to give up), and what the role needs: a producer the load, a reader how many records to expect, from
 when on they are due ("from_ns", else now) and what it is told besides ("reader"), create the settings. A reader prints
 `ready` when it misses nothing any more. The result is one line of JSON at the end, with the CPU it used. How Kafka's
-clients sign in is in the environment (loadtest.bench.client_settings).
+clients sign in is in the environment (loadtest.login).
 """
 
 from __future__ import annotations

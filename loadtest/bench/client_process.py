@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.client_settings import PLAIN, Settings, environment
 from loadtest.child_process import guarded
+from loadtest.login import PLAIN, Settings, environment
 
 SECONDS_MAX: Final = 180
 EXTRA_SECONDS: Final = 30  # beyond the time at which a client gives up by itself

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.bench.client_process import ClientProcess
-from loadtest.bench.client_settings import PLAIN, Settings, settings_of
 from loadtest.bench.mesh_asks import SYNCS, metric, pids_of
+from loadtest.login import PLAIN, Settings, settings_of
 from loadtest.mesh_process import MeshProcess
 
 ASK_S = 90

@@ -9,9 +9,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from loadtest.bench.client_settings import from_environment
 from loadtest.bench.ledger_core import Deliveries, Ledger
 from loadtest.bench.schedule_core import FAULT_RETRY_NS, NS_PER_S, Load
+from loadtest.login import from_environment
 
 POLL_EVERY_RECORDS: Final = 20
 BURST_RECORDS: Final = 200  # of a load in batches: between looks at the clock

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from loadtest.bench.cluster import clusters_of
@@ -71,23 +72,18 @@ def prepare(mesh: MeshProcess, *loads: Load) -> None:
     time.sleep(SETTLE_S + max(partitions.values()) / 100)
 
 
-def run_single(mesh: MeshProcess) -> list[str]:
-    """Return report lines for every region of the mesh; the first region is the home."""
-    return _reported({"single records over 8 topics": (mesh, single_load())})
+SINGLE: Final = {"single records over 8 topics": single_load()}
+MANY: Final = {f"single records over {ACTIVE_PARTITIONS:,} partitions": active_load()}  # what small streams cost
+BATCHED: Final = {
+    "batches, idempotence off": batches("plain", is_idempotent=False),
+    "batches, idempotence on": batches("idempotent"),
+}
 
 
-def run_active(mesh: MeshProcess) -> list[str]:
-    """Return report lines: what many small streams cost in latency."""
-    return _reported({f"single records over {ACTIVE_PARTITIONS:,} partitions": (mesh, active_load())})
-
-
-def run_batched(mesh: MeshProcess) -> list[str]:
-    """Return report lines with idempotence off and on."""
-    ways = {
-        "batches, idempotence off": (mesh, batches("plain", is_idempotent=False)),
-        "batches, idempotence on": (mesh, batches("idempotent")),
-    }
-    return _reported(ways)
+def run(loads: Mapping[str, Load], mesh: MeshProcess) -> list[str]:
+    """Return report lines of loads in turn, for every region of the mesh; the first region is the home."""
+    prepare(mesh, *loads.values())
+    return report(in_turns({label: of(mesh, load) for label, load in loads.items()}, RUNS))
 
 
 def run_paced(mesh: MeshProcess) -> list[str]:
@@ -117,9 +113,3 @@ def _tls_costs(meshes: dict[str, MeshProcess]) -> list[str]:
     found = in_turns({name: of(mesh, load) for name, mesh in meshes.items()}, RUNS)
     off, on = (median(runs, HOME, "cpu_s_per_100k") for runs in found.values())
     return [*report(found), f"  TLS costs the brokers {on / off:.2f} times the CPU"]
-
-
-def _reported(loads: dict[str, tuple[MeshProcess, Load]]) -> list[str]:
-    for mesh, load in loads.values():
-        prepare(mesh, load)
-    return report(in_turns({label: of(mesh, load) for label, (mesh, load) in loads.items()}, RUNS))

@@ -33,11 +33,13 @@ def ask(mesh: MeshProcess, path: str, body: Mapping[str, Any] | None = None, *, 
 
 
 def metric(mesh: MeshProcess, region: str, name: str) -> list[float]:
-    """Return a metric without labels of every broker of a region; 0 where it is not known."""
+    """Return a metric without labels of every broker of a region. Raises LookupError: a broker does not know it."""
     values = []
     for admin in mesh.endpoints["regions"][region]["admin"]:
         rows = [line.split() for line in ask(mesh, "/metrics", address=admin).decode().splitlines()]
-        values.append(next((float(row[1]) for row in rows if row and row[0] == name), 0.0))
+        if not (found := [float(row[1]) for row in rows if row and row[0] == name]):
+            raise LookupError(f"{admin} has no metric {name}")
+        values += found
     return values
 
 

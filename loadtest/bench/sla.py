@@ -53,13 +53,13 @@ class SlaBench:
     days: int = 0
     on_line: Callable[[str], None] = lambda _: None
 
-    def run(self) -> None:
-        """Measure."""
+    def run(self) -> bool:
+        """Measure; return whether all masters have made the same tables, and DuckDB the same sums."""
         self.folder.mkdir(parents=True, exist_ok=True)
         machine = Meter({})
         traces = self._made()
         self.on_line(f"  verify --deep: {self._job('verify', '--traces', str(traces), '--deep', '--no-quarantine')}")
-        first = ""
+        first, are_same = "", True
         for master in self.masters:
             rollups = self.folder / f"rollups-{master.partition('[')[0].replace('/', '')}"
             shutil.rmtree(rollups, ignore_errors=True)
@@ -67,13 +67,15 @@ class SlaBench:
             digest = digest_of(rollups)
             first = first or digest
             if master != self.masters[0]:
+                are_same &= digest == first
                 same = "equal to" if digest == first else "OTHER THAN"
                 self.on_line(f"  {master}: tables {same} those of {self.masters[0]}")
-            if master == self.masters[0]:
-                self.on_line(self._duckdb(traces, rollups))
+            else:
+                are_same &= self._duckdb(traces, rollups)
                 if self.days:
                     self._year(master, traces, rollups)
         self.on_line(f"  of the machine's CPU {machine.idle():.0%} was idle meanwhile")
+        return are_same
 
     def _on(self, master: str, traces: Path, rollups: Path) -> None:
         """Measure roll-up and report of one master."""
@@ -140,7 +142,8 @@ class SlaBench:
             raise RuntimeError(f"{name} failed with {cost.status}: {tail[0]}")
         return cost
 
-    def _duckdb(self, traces: Path, rollups: Path) -> str:
+    def _duckdb(self, traces: Path, rollups: Path) -> bool:
+        """Measure DuckDB; return whether its sums are those of the roll-ups."""
         command = [sys.executable, "-m", "loadtest.bench.sla_duckdb", str(traces)]
         cost = measure(command, log=self.folder / "duckdb.log")
         if cost.status:
@@ -150,8 +153,9 @@ class SlaBench:
         minutes = datasets.dataset([str(path) for path in (rollups / "minute").rglob("part-*.parquet")])
         table = minutes.to_table(columns=["n", "n_good"])
         sums = [sum(table[name].to_pylist()) for name in ("n", "n_good")]
-        is_same = "the same sums" if sums == told["sums"] else f"OTHER SUMS: {told['sums']} and {sums}"
-        return f"  DuckDB {told['version']}, 2 threads, less work (see its file): {cost}; {parts} s; {is_same}"
+        same = "the same sums" if sums == told["sums"] else f"OTHER SUMS: {told['sums']} and {sums}"
+        self.on_line(f"  DuckDB {told['version']}, 2 threads, less work (see its file): {cost}; {parts} s; {same}")
+        return bool(sums == told["sums"])
 
 
 def digest_of(rollups: Path) -> str:
@@ -165,14 +169,15 @@ def digest_of(rollups: Path) -> str:
 
 
 def run(directory: Path) -> list[str]:
-    """Return report lines of the default size, for `python -m loadtest.bench`."""
+    """Return report lines of the default size, for `python -m loadtest.bench`. Raises RuntimeError: sums differ."""
     lines: list[str] = []
-    SlaBench(folder=directory, on_line=lines.append).run()
+    if not SlaBench(folder=directory, on_line=lines.append).run():
+        raise RuntimeError("\n".join(lines))
     return lines
 
 
 def main() -> int:
-    """Print the figures; 2 for a bad call."""
+    """Print the figures; 1 when tables or sums differ, 2 for a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.sla", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help=f"delivery rows to generate (default: {ROWS:,})")
     parser.add_argument("--traces", type=Path, help="measure with these instead")
@@ -193,7 +198,7 @@ def main() -> int:
     with scratch_directory("georelay-bench-sla-", options.directory) as scratch:
         for line in (f"sla: {os.cpu_count()} cores", *describe(scratch)):
             print(line, flush=True)
-        SlaBench(
+        are_same = SlaBench(
             folder=scratch,
             rows=options.rows,
             traces=options.traces,
@@ -201,7 +206,7 @@ def main() -> int:
             masters=tuple(options.masters or ["local[2]"]),
             on_line=lambda line: print(line, flush=True),
         ).run()
-    return 0
+    return 0 if are_same else 1
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Campaigns of faults under load: a foreign producer, kill -9 or a cut link, and a count of what is left."""
+"""What load campaigns do with a mesh: ask it, cut links, let a broker join, tell the phases; and a pool of gossip."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed, NotYet, get_json, until
 from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.free_ports import HOST, free_ports
+from loadtest.toml_core import toml_of
 
 PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
 ANSWER_SECONDS_MAX: Final = 30
@@ -121,19 +120,6 @@ class NewRegion(BesideBroker):
         regions = [{"name": self.region, "number": self.region_number, "brokers": [self.row(1)]}]
         told = {"mesh_id": mesh_id, "region": self.region, "broker": 1, "control": {"join": [seed]}}
         return {**told, **self.own, "regions": regions}
-
-
-def toml_of(document: Mapping[str, Any]) -> str:
-    """Return a document as TOML, a line for each key; tables stand inline. Pure."""
-    return "".join(f"{key} = {_value(value)}\n" for key, value in document.items())
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value)  # numbers, booleans and strings: but for DEL, what JSON writes is TOML
 
 
 def broker_id(region_number: int, number: int) -> int:

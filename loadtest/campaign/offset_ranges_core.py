@@ -7,12 +7,11 @@ from collections.abc import Iterable
 
 
 class OffsetRanges:
-    """Some offsets, and how many came `again`."""
+    """Some offsets."""
 
     def __init__(self, ranges: Iterable[Iterable[int]] = ()) -> None:
         self._firsts: list[int] = []
         self._ends: list[int] = []
-        self.again = 0
         for first, end in ranges:
             self.add(first, end)
 
@@ -32,10 +31,8 @@ class OffsetRanges:
         if self._ends and self._ends[-1] == first:
             self._ends[-1] = end
             return
-        before = self.size
         low, high = bisect_left(self._ends, first), bisect_right(self._firsts, end)
         low_first, high_end = first, end
         if low < high:
             low_first, high_end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
         self._firsts[low:high], self._ends[low:high] = [low_first], [high_end]
-        self.again += (end - first) - (self.size - before)

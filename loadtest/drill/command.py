@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import os
 import sys
 from dataclasses import replace
@@ -13,26 +12,11 @@ from typing import Annotated, Final
 import typer
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
-from loadtest.load.command import need_extra
+from georelay.errors import GeorelayError
+from loadtest.drill.shot import DrillPlan, How, Kind
+from loadtest.load.command import EXIT_CANNOT_RUN, need_extra
 
-EXIT_BROKEN: Final = 1
 RUNS_MAX: Final = 1_000
-
-
-class Kind(enum.StrEnum):
-    """What is lost."""
-
-    REGION_LOSS = "region-loss"
-    LINK_CUT = "link-cut"
-    BROKER_LOSS = "broker-loss"
-
-
-class HowOption(enum.StrEnum):
-    """How a region is lost; both: in turn."""
-
-    KILL = "kill"
-    CUT = "cut"
-    BOTH = "both"
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +28,7 @@ def drill(
     kind: Annotated[Kind, typer.Argument(help="What is lost.")],
     runs: Annotated[int, typer.Option(min=1, max=RUNS_MAX)] = 1,
     how: Annotated[
-        HowOption | None, typer.Option(help="Of region-loss: kill all brokers, cut the region off, or both in turn.")
+        How | None, typer.Option(help="Of region-loss: kill all brokers, cut the region off, or both in turn.")
     ] = None,
     wan: Annotated[
         str, typer.Option(metavar="PAIRS", help="Round trips of the test bed that is started; default: three regions.")
@@ -71,11 +55,12 @@ def drill(
     """Lose a region, a link or a broker on purpose; count what was kept, and write it down.
 
     Starts a mesh of its own in a WAN test bed (`--loopback`: without one), or breaks a running one (`--endpoints`).
-    Ends with 1 when a promise was broken.
+    Ends with 0 when all was kept, 1 when a promise was broken, 2 when a run is invalid, 3 when it could not run.
     """
     need_extra("drill")
     from loadtest.campaign.mesh import CampaignFailed
-    from loadtest.drill.drill_run import DrillPlan, carry_out
+    from loadtest.drill.drill_run import carry_out
+    from loadtest.drill.report_core import EXIT_CODES
     from loadtest.load.campaign import Topology
     from loadtest.load.campaign_file import CampaignError, ends_of_pairs
     from loadtest.load.running_mesh import RunningMesh
@@ -107,20 +92,21 @@ def drill(
             topology = replace(topology, regions=tuple(mesh.regions), brokers_per_region=3 if fewest > 2 else 1)
             _confirm(str(mesh.endpoints["mesh"]), kind, yes=yes)
         plan = DrillPlan(
-            kind=kind.value,
+            kind=kind,
             topology=topology,
             runs=runs,
-            how="" if how is None else how.value,
+            how=how or "",
             data=data if endpoints is None else None,
             rate_per_s=rate,
             fault_s=fault_s,
             out=out,
         )
-        is_kept = asyncio.run(carry_out(plan, say=typer.echo))
-    except (CampaignFailed, CampaignError) as error:
-        raise CommandFailed(str(error)) from error
-    if not is_kept:
-        raise typer.Exit(EXIT_BROKEN)
+        code = EXIT_CODES[asyncio.run(carry_out(plan, say=typer.echo))]
+    except BrokenPipeError:  # who read what we print has left
+        raise
+    except (CampaignFailed, CampaignError, GeorelayError, OSError) as error:
+        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
+    raise typer.Exit(code)
 
 
 def _confirm(mesh_id: str, kind: Kind, *, yes: bool) -> None:
@@ -129,9 +115,9 @@ def _confirm(mesh_id: str, kind: Kind, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandFailed(
-            f"{kind.value} breaks the running mesh {mesh_id}: add --yes, or type its id at a terminal",
+            f"{kind} breaks the running mesh {mesh_id}: add --yes, or type its id at a terminal",
             exit_code=EXIT_USAGE,
         )
-    typed = typer.prompt(f"{kind.value} breaks the running mesh {mesh_id}. Type its id to go on", default="")
+    typed = typer.prompt(f"{kind} breaks the running mesh {mesh_id}. Type its id to go on", default="")
     if typed.strip() != mesh_id:
         raise CommandFailed("that is not its id; nothing was done", exit_code=EXIT_USAGE)

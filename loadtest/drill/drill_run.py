@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,10 @@ from typing import Any, Final
 from loadtest.campaign.mesh import CLI, CampaignFailed, NotYet, run_command, until
 from loadtest.campaign.phases_core import HEALED
 from loadtest.drill.drill_core import broken_promises, findings_of
-from loadtest.drill.report_core import Run, document_of, markdown_of
-from loadtest.drill.shot import BROKER_LOSS, CUT, KILL, LINK, LINK_CUT, REGION_LOSS, Shot, text_of
+from loadtest.drill.report_core import FAILED, Run, document_of, markdown_of
+from loadtest.drill.shot import LINK, DrillPlan, How, Kind, Shot, text_of
 from loadtest.load import homes
-from loadtest.load.campaign import Campaign, Topology
+from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import parse
 from loadtest.load.figures_core import heals_of
 from loadtest.load.locust_processes import RunOptions
@@ -30,53 +30,15 @@ CONTROL_S: Final = 60.0
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillPlan:
-    """What the command line asked for; see loadtest.drill.command. `topology`: of the mesh that is broken."""
-
-    kind: str
-    topology: Topology
-    runs: int = 1
-    how: str = ""
-    data: Path | None = None
-    rate_per_s: float = 50.0
-    fault_s: float = 10.0
-    out: Path = field(default_factory=Path)
-
-    @property
-    def runs_already(self) -> bool:
-        """Return whether somebody else's mesh is broken."""
-        return self.topology.kind == "endpoints"
-
-    def table(self, regions: Sequence[str]) -> dict[str, Any]:
-        """Return the topology as a campaign says it, but for what is as by default."""
-        plain = asdict(Topology())
-        told = asdict(self.topology) | {"regions": list(regions)}
-        names = {name for name, value in told.items() if name == "kind" or value != plain[name]}
-        return {name: told[name] for name in sorted(names - ({"regions"} if self.topology.kind == "wan" else set()))}
-
-    def shot(self, number: int, how: str, home: str, regions: Sequence[str], began: datetime) -> Shot:
-        """Return a run, 0 the first."""
-        return Shot(
-            kind=self.kind,
-            how=how,
-            topic=f"drill-{began:%H%M%S}-{number + 1}",
-            home=home,
-            regions=regions,
-            rate_per_s=self.rate_per_s,
-            fault_s=self.fault_s,
-        )
-
-
-async def carry_out(plan: DrillPlan, *, say: Say) -> bool:
-    """Do it, and return whether every promise was kept. Raises CampaignFailed and CampaignError."""
+async def carry_out(plan: DrillPlan, *, say: Say) -> str:
+    """Do it, and return the verdict. Raises CampaignError, and CampaignFailed unless a run before has failed."""
     began = datetime.now(UTC)
     folder = plan.out / f"drill-{plan.kind}-{began:%Y%m%dT%H%M%SZ}"
     hows = ways(plan)
     results: list[Run] = []
     failure: CampaignFailed | None = None
     regions = plan.topology.regions
-    first, _ = _campaign(plan, plan.shot(0, hows[-1], regions[0], regions, began))
+    first, _ = _campaign(Shot(plan=plan, how=hows[-1], topic="drill", home=regions[0], regions=regions))
     async with meshed(first, plan.data or folder / "mesh") as mesh:
         say(f"mesh {mesh.endpoints['mesh']}: {', '.join(mesh.endpoints['regions'])}, {_where(plan)}")
         for number in range(plan.runs):
@@ -96,38 +58,41 @@ async def carry_out(plan: DrillPlan, *, say: Say) -> bool:
     for path in _written(folder, document):
         say(str(path))
     summary = document["summary"]
-    for text in (*summary["broken"], *(f"goal missed: {each}" for each in summary["missed"])):
+    invalid = (f"INVALID: {each}" for each in summary["invalid"])
+    for text in (*summary["broken"], *invalid, *(f"goal missed: {each}" for each in summary["missed"])):
         say(text)
     say(f"{summary['verdict']}: {len(results)} of {plan.runs} runs")
     if failure is not None:
-        raise failure
-    return bool(summary["verdict"] == "KEPT")
+        if summary["verdict"] != FAILED:
+            raise failure
+        say(f"ended early: {failure}")
+    return str(summary["verdict"])
 
 
 def ways(plan: DrillPlan) -> list[str]:
     """Return how the runs break it, in turn. Raises CampaignFailed for what cannot be done to this mesh."""
     topology = plan.topology
     can_cut = not plan.runs_already or bool(topology.bed)
-    if plan.kind == LINK_CUT:
+    if plan.kind is Kind.LINK_CUT:
         if not can_cut:
             raise CampaignFailed("links of a running mesh are cut in a WAN test bed only: name the --bed")
         return [LINK]
-    if plan.runs_already and plan.how != CUT and not (topology.data or topology.break_command):
+    if plan.runs_already and plan.how != How.CUT and not (topology.data or topology.break_command):
         raise CampaignFailed("brokers of a running mesh: name its --data, or the commands with --break and --mend")
-    if plan.kind == BROKER_LOSS:
+    if plan.kind is Kind.BROKER_LOSS:
         if topology.brokers_per_region < VOTERS_MIN:
             raise CampaignFailed("broker-loss needs three brokers per region: with fewer the region is lost")
-        return [KILL]
+        return [How.KILL]
     if len(topology.regions) < VOTERS_MIN:
         raise CampaignFailed("region-loss needs three regions: of two nobody can take over by itself")
-    if plan.how not in ("", KILL) and not can_cut:
+    if plan.how not in ("", How.KILL) and not can_cut:
         raise CampaignFailed("a region of a running mesh is cut off in a WAN test bed only: --how kill, or --bed")
-    wanted = plan.how or ("both" if can_cut and topology.kind != "up" else KILL)
-    return [KILL, CUT] if wanted == "both" else [wanted]
+    wanted = plan.how or (How.BOTH if can_cut and topology.kind != "up" else How.KILL)
+    return [How.KILL, How.CUT] if wanted == How.BOTH else [wanted]
 
 
-def _campaign(plan: DrillPlan, shot: Shot) -> tuple[Campaign, str]:
-    text = text_of(shot, plan.table(shot.regions))
+def _campaign(shot: Shot) -> tuple[Campaign, str]:
+    text = text_of(shot)
     return parse(text, name=shot.topic, place="drill.toml"), text
 
 
@@ -137,8 +102,9 @@ async def _one(plan: DrillPlan, mesh: MeshProcess, number: int, how: str, began:
     async with staged(folder, mesh) as stage:
         await homes.until_ready(stage, *stage.regions)
         leader = await _until_control(stage, min(VOTERS_MIN, len(stage.regions)))
-        shot = plan.shot(number, how, victim_of(number, stage.regions, leader), stage.regions, began)
-        campaign, text = _campaign(plan, shot)
+        topic, victim = f"drill-{began:%H%M%S}-{number + 1}", victim_of(number, stage.regions, leader)
+        shot = Shot(plan=plan, how=how, topic=topic, home=victim, regions=stage.regions)
+        campaign, text = _campaign(shot)
         (folder / f"{campaign.name}.toml").write_text(text, encoding="utf-8")
         await play(campaign, RunOptions(campaign_text=text, out=base), stage, lambda _: None)
         home_after = await homes.home_of(stage, shot.topic)
@@ -160,10 +126,10 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
         results.campaign.users,
         fault_ns=struck["ns"] - before_ns,
         away=shot.away,
-        moves_home=shot.kind == REGION_LOSS,
+        moves_home=shot.plan.kind is Kind.REGION_LOSS,
     )
     broken = [f"{line.what}: {line.found}" for line in judgement.lines if not line.is_kept]
-    broken += [*judgement.invalid, *broken_promises(findings)]
+    broken += broken_promises(findings)
     if audit[0] in ("diverged", "incomplete"):
         broken.append(f"the audit says {audit[0]}: {audit[1]}")
     healed = [row for row in results.events if row["what"] == HEALED and shot.how == LINK]
@@ -174,9 +140,7 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
         "how": shot.how,
         "control_leader": leader,
         "home_after": home_after,
-        **asdict(findings),
-        "rto_by_publisher_s": findings.rto_s,
-        "rto_s": findings.worst_rto_s,
+        **findings,
         "marks": {name: row[name] for row in backs for name in ("region_ready_s", "fail_back_s")},
         "notes": [
             f"{struck['what']} of {struck['of']} for {struck['for_s']:g} s at least",
@@ -185,6 +149,7 @@ def _result(shot: Shot, folder: Path, leader: str, home_after: str, audit: tuple
         "judged": [f"{line.what}: {line.found}" for line in judgement.lines],
         "audit": {"result": audit[0], "said": audit[1]},
         "broken": broken,
+        "invalid": list(judgement.invalid),
         "after_heal": [asdict(heal) for heal in heals_of(results.operations, healed, {})],
     }
 
@@ -234,6 +199,7 @@ def line_of(number: int, run: Run) -> str:
         f"{run['region_acknowledged']} orphaned {run['region_orphaned']} lost {run['region_lost']}, twice "
         f"{run['duplicated']}, out of order {run['reordered']}, audit {run['audit']['result']}"
         + ("" if not run["broken"] else f"; BROKEN: {'; '.join(run['broken'])}")
+        + ("" if not run["invalid"] else f"; INVALID: {'; '.join(run['invalid'])}")
     )
 
 

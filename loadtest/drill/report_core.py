@@ -1,7 +1,7 @@
 """A drill's result as JSON and as Markdown, and its verdict against the goals. Pure.
 
 Rule 1: `broken`: a promise was not kept; the drill failed. `missed`: a goal in seconds was not met; said, with what the
-        machine was doing.
+        machine was doing. `invalid`: why a run says nothing about the mesh; what was broken in it fails no drill.
 Rule 2: an audit that was not run is never called clean.
 """
 
@@ -14,6 +14,8 @@ from typing import Any, Final
 RTO_MEDIAN_S_MAX: Final = 5.0
 RTO_WORST_S_MAX: Final = 8.0
 CAUGHT_UP_S_MAX: Final = 2.0
+KEPT, FAILED, INVALID = "KEPT", "FAILED", "INVALID"
+EXIT_CODES: Final = {KEPT: 0, FAILED: 1, INVALID: 2}
 REPORT_VERSION: Final = 1
 SUMMED: Final = (
     *("geo_acknowledged", "geo_lost", "region_acknowledged", "region_orphaned", "region_lost"),
@@ -32,7 +34,13 @@ def document_of(head: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the figures over all runs, the promises broken and the goals missed."""
     rtos = [run["rto_s"] for run in runs if run["rto_s"] is not None]
-    broken = [f"run {number}: {text}" for number, run in enumerate(runs, start=1) for text in run["broken"]]
+    broken, invalid = (
+        [f"run {number}: {text}" for number, run in enumerate(runs, start=1) for text in run[what]]
+        for what in ("broken", "invalid")
+    )
+    verdict = INVALID if invalid else KEPT
+    if any(run["broken"] and not run["invalid"] for run in runs):
+        verdict = FAILED
     summary: dict[str, Any] = {
         "runs": len(runs),
         "rto_median_s": statistics.median(rtos) if rtos else None,
@@ -41,8 +49,9 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
         "rpo_worst_s": max((run["rpo_s"] for run in runs), default=0.0),
         "audit": ", ".join(sorted({run["audit"]["result"] for run in runs})),
         "broken": broken,
+        "invalid": invalid,
     }
-    return summary | {"missed": _missed(summary, runs), "verdict": "FAILED" if broken else "KEPT"}
+    return summary | {"missed": _missed(summary, runs), "verdict": verdict}
 
 
 def _missed(summary: Mapping[str, Any], runs: Sequence[Run]) -> list[str]:
@@ -95,6 +104,7 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
         f"- stored twice {summary['duplicated']}, out of order {summary['reordered']}; audit: {summary['audit']}",
     ]
     lines += [f"- BROKEN: {text}" for text in summary["broken"]]
+    lines += [f"- INVALID: {text}" for text in summary["invalid"]]
     return lines + [f"- goal missed: {text}" for text in summary["missed"]]
 
 
@@ -140,7 +150,8 @@ def _run_lines(number: int, row: Mapping[str, Any]) -> list[str]:
     lines += [f"- {note}" for note in row["notes"]]
     said = row["audit"]["said"]
     lines.append(f"- audit: {row['audit']['result']}" + (f" ({said})" if said else ""))
-    return [*lines, *(f"- BROKEN: {text}" for text in row["broken"]), ""]
+    lines += [f"- BROKEN: {text}" for text in row["broken"]]
+    return [*lines, *(f"- INVALID: {text}" for text in row["invalid"]), ""]
 
 
 def _s(seconds: float | None) -> str:

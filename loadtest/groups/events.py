@@ -24,7 +24,7 @@ class EventWriter:
     """Appends events to a file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
 
     def assigned(self, member: str, partitions: Iterable[int]) -> None:
         """Note what the member holds now."""
@@ -34,13 +34,9 @@ class EventWriter:
         """Note records that were processed."""
         self._write({"e": "read", "t": _now_ms(), "member": member, "partition": partition, "offsets": list(offsets)})
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
     def _write(self, row: dict[str, object]) -> None:
-        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        self._file.flush()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
 def read_events(path: Path) -> Iterator[Event]:

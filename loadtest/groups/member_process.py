@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.child_process import PYTHON
 from loadtest.groups.member import SESSION_MS
 
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "kcat", "kafkajs", "sdk")
+MODULES: Final = {"aiokafka": "aiokafka", "kafka-python": "kafka"}  # of clients that no extra brings
 MIXED: Final = "mixed"  # every client in one group
 KAFKAJS_VARIABLE: Final = "KAFKAJS"
 KAFKAJS_MEMBER: Final = Path(__file__).parent / "kafkajs_member.cjs"
@@ -30,6 +34,8 @@ class GroupToJoin:
 
 def missing_for(client: str, environ: Mapping[str, str]) -> str:
     """Return what has to be installed before a client can be a member, "" for nothing."""
+    if client in MODULES and find_spec(MODULES[client]) is None:
+        return f"{client} is not installed: pip install {client}"
     if client == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed: apt-get install kcat"
     if client == "kafkajs":
@@ -39,6 +45,13 @@ def missing_for(client: str, environ: Mapping[str, str]) -> str:
         if not (Path(folder) / "node_modules" / "kafkajs").is_dir():
             return f"kafkajs is not installed: npm install kafkajs in a folder, and {KAFKAJS_VARIABLE}=that folder"
     return ""
+
+
+def need(clients: Iterable[str]) -> None:
+    """Raise CampaignFailed where one of these clients is not installed; names of what always is are passed over."""
+    for client in clients:
+        if missing := missing_for(client, os.environ):
+            raise CampaignFailed(missing)
 
 
 def kinds_of(client: str, environ: Mapping[str, str]) -> Sequence[str]:

@@ -13,6 +13,7 @@ Rule 5: every process that was started to be a member became one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -85,16 +86,11 @@ def judge(
         droppers: processes that were told to end and may each have dropped a record.
     """
     wanted = set(stored)
-    events = [event for found in events_by_process.values() for event in found]
-    reads = [event for event in events if isinstance(event, Read)]
-    times: dict[Place, int] = {}
-    for read in reads:
-        for offset in read.offsets:
-            times[read.partition, offset] = times.get((read.partition, offset), 0) + 1
-    behind = [_behind(events_by_process[name]) & wanted - times.keys() for name in droppers]
-    dropped = {min(places) for places in behind if places}
-    missing = sorted(wanted - times.keys() - dropped)
-    problems = [f"partition {partition} offset {offset} was processed by nobody" for partition, offset in missing[:3]]
+    reads = [event for found in events_by_process.values() for event in found if isinstance(event, Read)]
+    times = Counter((read.partition, offset) for read in reads for offset in read.offsets)
+    missing, dropped = unprocessed(wanted, events_by_process, droppers)
+    first = sorted(missing)[:3]
+    problems = [f"partition {partition} offset {offset} was processed by nobody" for partition, offset in first]
     problems += [text for generation in generations for text in _badly_assigned(generation, partitions)][:3]
     problems += [text for read in reads for text in _wrongly_read(read, generations)][:3]
     problems += [
@@ -107,10 +103,21 @@ def judge(
         processed=len(times),
         missing=len(missing),
         dropped=len(dropped),
-        duplicates=sum(count - 1 for count in times.values()),
+        duplicates=times.total() - len(times),
         generations=sum(bool(generation.assigned) for generation in generations),
         problems=tuple(problems),
     )
+
+
+def unprocessed(
+    stored: Iterable[Place], events_by_process: Mapping[str, Sequence[Event]], droppers: Iterable[str]
+) -> tuple[set[Place], set[Place]]:
+    """Return what nobody has processed: what is missing, and what droppers may have dropped (see `judge`)."""
+    reads = [event for found in events_by_process.values() for event in found if isinstance(event, Read)]
+    left = set(stored) - {(read.partition, offset) for read in reads for offset in read.offsets}
+    behind = [_behind(events_by_process[name]) & left for name in droppers]
+    dropped = {min(places) for places in behind if places}
+    return left - dropped, dropped
 
 
 def _behind(events: Sequence[Event]) -> set[Place]:

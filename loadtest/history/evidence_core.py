@@ -25,7 +25,7 @@ class Evidence:
     Args:
         sends: PRODUCE operations, by process and number.
         reads: FETCH operations that were answered, by process and number.
-        ends, starts: answered END and START queries.
+        ends: answered END queries.
         sender: value to the operation that sent it.
         offsets_of: value to where it was seen, each with the first operation that says so.
         values_at: offset to what was seen there, each with the first operation that says so.
@@ -36,7 +36,6 @@ class Evidence:
     sends: list[Operation] = field(default_factory=list)
     reads: list[Operation] = field(default_factory=list)
     ends: list[Operation] = field(default_factory=list)
-    starts: list[Operation] = field(default_factory=list)
     sender: dict[str, Operation] = field(default_factory=dict)
     offsets_of: dict[str, dict[int, Operation]] = field(default_factory=lambda: defaultdict(dict))
     values_at: dict[int, dict[str, Operation]] = field(default_factory=lambda: defaultdict(dict))
@@ -70,7 +69,6 @@ class Evidence:
         elif operation.kind is Kind.END:
             self.ends.append(operation)
         else:
-            self.starts.append(operation)
             self.log_start = max(self.log_start, operation.offset or 0)
 
     def _add_send(self, send: Operation) -> None:

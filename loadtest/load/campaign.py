@@ -13,6 +13,7 @@ GROUP_MEMBER: Final = "group-member"
 QUEUE_CONSUMER: Final = "queue-consumer"
 MOVING_READER: Final = "moving-reader"
 QUEUE: Final = "bills"  # which they consume
+EXIT_CANNOT_RUN: Final = 3  # of `georelay load`, of Locust and of engines
 SHARING: Final = ("group", "queue")  # kinds of readers that share partitions or records with others
 
 

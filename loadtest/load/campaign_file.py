@@ -38,6 +38,7 @@ from loadtest.load.campaign import (
     Users,
 )
 from loadtest.load.file_kinds import FILE_KINDS
+from loadtest.toml_core import toml_of
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
 SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
@@ -131,61 +132,48 @@ def shortened(text: str, seconds: float) -> str:
     """Return the text of a right campaign with a load of so many seconds: stages and moments of faults in proportion.
 
     How long a fault holds stays, unless it would hold into the next one, or beyond the load, and did not before: then
-    it is in proportion, too. Raises CampaignError: two of these keys stand on one line.
+    it is in proportion, too.
     """
-    document, lines, rows = tomllib.loads(text), lines_of(text), text.splitlines()
-    whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
-    factor, faults = seconds / whole_s, document.get("faults", [])
+    document = tomllib.loads(text)
+    stages, faults = document["stages"], document.get("faults", [])
+    whole_s = sum(seconds_of(stage["for"]) for stage in stages)
+    factor = seconds / whole_s
     moments = sorted([whole_s, *(at_s for fault in faults for at_s in _moments_of(fault))])
-    for part, keys in (("stages", ("for",)), ("faults", ("at", "every", "for"))):
-        for row, entry in enumerate(document.get(part, ())):
-            for key in keys:
-                is_hold = part == "faults" and key == "for"
-                if key not in entry or (is_hold and _holds_as_long(entry, moments, factor)):
-                    continue
-                line = lines.get((part, row, key))
-                if line is None:
-                    raise CampaignError(f"{part}[{row}].{key}: cannot be shortened: give each key a line of its own")
-                new = f"{seconds_of(entry[key]) * factor:.2f}s"
-                rows[line - 1] = rows[line - 1].replace(f'"{entry[key]}"', f'"{new}"')
-    return "\n".join(rows) + "\n"
+    changed = [(stage, "for") for stage in stages]
+    changed += [(fault, key) for fault in faults for key in ("at", "every") if key in fault]
+    changed += [(fault, "for") for fault in faults if "for" in fault and not _holds_as_long(fault, moments, factor)]
+    for row, key in changed:
+        row[key] = f"{seconds_of(row[key]) * factor:.2f}s"
+    return toml_of(document)
 
 
 def scaled(text: str, share: float) -> str:
     """Return the text of a right campaign that offers this share of its records, and asks for no more than that.
 
     A partition that gets fewer of them may be silent for longer.
-
-    Raises:
-        CampaignError: a rate does not stand on a line of its own.
     """
-    stages, lines, rows = tomllib.loads(text)["stages"], lines_of(text), text.splitlines()
-    for row, stage in enumerate(stages):
-        line = lines.get(("stages", row, "rate"))
-        if line is None and "rate" in stage:
-            raise CampaignError(f"stages[{row}].rate: cannot be scaled: give each key a line of its own")
-        if line is not None:
-            rows[line - 1] = f"rate = {stage['rate'] * share:g}"
-    text = _multiplied("\n".join(rows) + "\n", "records_per_s_min", share)
-    return _multiplied(text, "silence_s_max", max(1.0, 1 / share))
-
-
-def _multiplied(text: str, name: str, factor: float) -> str:
-    asked = rf"^({name} *= *)([0-9_.]+)"
-    return re.sub(asked, lambda found: f"{found[1]}{float(found[2]) * factor:g}", text, flags=re.M)
+    document = tomllib.loads(text)
+    rows = [(stage, "rate", share) for stage in document["stages"]]
+    rows.append((document.get("target", {}), "records_per_s_min", share))
+    rows.append((document.get("checks", {}), "silence_s_max", max(1.0, 1 / share)))
+    for row, key, factor in rows:
+        if key in row:
+            row[key] *= factor
+    return toml_of(document)
 
 
 def seeded(text: str, seed: int) -> str:
     """Return the text of a right campaign with another seed."""
-    line = f"seed = {seed}\n"
-    return re.sub(r"^seed *=.*\n", line, text, flags=re.M) if "seed" in tomllib.loads(text) else line + text
+    return toml_of(tomllib.loads(text) | {"seed": seed})
 
 
 def begun_with(text: str, commit: str) -> str:
     """Return the text of a right campaign of upgrades that begins with another commit. Raises CampaignError."""
-    if "commit" not in tomllib.loads(text).get("topology", {}):
+    document = tomllib.loads(text)
+    if "commit" not in document.get("topology", {}):
         raise CampaignError("topology.commit: is not there, so no older version is upgraded: leave --commit away")
-    return re.sub(r"^commit *=.*$", lambda _: f"commit = {json.dumps(commit)}", text, flags=re.M)
+    document["topology"]["commit"] = commit
+    return toml_of(document)
 
 
 def _moments_of(fault: Mapping[str, Any]) -> list[float]:

@@ -18,8 +18,8 @@ import typer
 
 from georelay.cli.failure import CommandFailed
 from georelay.errors import GeorelayError
+from loadtest.load.campaign import EXIT_CANNOT_RUN as EXIT_CANNOT_RUN
 
-EXIT_CANNOT_RUN: Final = 3
 WORKERS_MAX: Final = 64
 EXTRA: Final = ("locust", "jsonschema", "confluent_kafka", "jinja2", "matplotlib")
 
@@ -73,7 +73,7 @@ def run(
             text = seeded(text, seed)
         if commit:
             text = begun_with(text, commit)
-        chosen = parse(text, name=chosen.name, place=file.name)
+        chosen = parse(text, name=chosen.name, place=f"{file.name} as changed")
         options = RunOptions(campaign_text=text, out=out, web=web, workers_per_region=workers)
         code = asyncio.run(run_campaign(chosen, options, typer.echo))
     raise typer.Exit(code)

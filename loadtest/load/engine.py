@@ -5,7 +5,7 @@ now, {"begin": true} that its stages begin, {"end": true} that nothing more is s
 then each second what was done in it ({"second": T, "done": [{"method": ..., "name": ..., ...}], "cpu_share": ...,
 "lag_p99_ms": ...}), and last {"ended": {...}}. `complete` reads everything once more when the load is over.
 
-How clients sign in is in the environment (loadtest.bench.client_settings).
+How clients sign in is in the environment (loadtest.login).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.client_settings import from_environment
+from loadtest.campaign.mesh import CampaignFailed
+from loadtest.groups.member_process import need
+from loadtest.load.campaign import EXIT_CANNOT_RUN
 from loadtest.load.engine_values import FLUSH_S, Plan, WallClock, read_plan
 from loadtest.load.kafka_publisher import KafkaPublisher
 from loadtest.load.publisher import Publisher, come_first, first_thread
@@ -28,10 +30,10 @@ from loadtest.load.reader import readers_of
 from loadtest.load.samples_core import Done, Samples
 from loadtest.load.sources import FAILURES, ends_of
 from loadtest.load.wire_publisher import WirePublisher
+from loadtest.login import from_environment
 
 NAP_S_MAX: Final = 0.01
 SAME_ENDS_S: Final = 2.0
-EXIT_CANNOT: Final = 3
 
 
 class Tally:
@@ -122,9 +124,11 @@ class ReadEngine:
     """All readers of a worker."""
 
     def __init__(self, plan: Plan, *, is_final: bool = False) -> None:
+        """Take what is read. Raises CampaignFailed: a client is not installed."""
         self._plan = plan
         self._is_final = is_final
         self._clock = WallClock()
+        need(row.kind for row in plan.campaign.readers)
         (plan.folder / "histories").mkdir(exist_ok=True)
         self._readers = readers_of(plan, self._clock, is_final=is_final)
         self._tally = Tally(self._clock, *(reader.done for reader in self._readers))
@@ -134,6 +138,7 @@ class ReadEngine:
         for reader in self._readers:
             reader.start()
         for command in each_second(commands):
+            self._check()
             if "end" in command:
                 break
             if not command:
@@ -141,10 +146,15 @@ class ReadEngine:
         for reader in self._readers:
             reader.hurry()
         has_all = self._settle()
+        self._check()
         for reader in self._readers:
             reader.stop()
         self._tally.tell()
         say({"ended": {"has_all": has_all, "clock_stepped_ms": self._clock.stepped_ms()}})
+
+    def _check(self) -> None:
+        if dead := [reader.name for reader in self._readers if not reader.is_alive]:
+            raise RuntimeError(f"the thread that reads as {dead[0]} has ended")  # its traceback stands above
 
     def _settle(self) -> bool:
         """Wait until every reader has what any region holds, and nothing more comes; return whether it is so.
@@ -206,9 +216,9 @@ def main() -> int:
             engine = PublishEngine(plan)
         else:
             engine = ReadEngine(plan, is_final=role == "complete")
-    except FAILURES as error:
-        say({"failed": f"no publisher could connect: {error}"})
-        return EXIT_CANNOT
+    except (*FAILURES, CampaignFailed) as error:
+        say({"failed": f"the {role} engine could not begin: {error}"})
+        return EXIT_CANNOT_RUN
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     say({"ready": True})
     engine.run(commands)

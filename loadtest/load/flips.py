@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.05
 READ_MAX: Final = 100
 REFUSAL: Final = "georelay-broker: "
-UNSOUND: Final = ("georelay_groups_repairing", "georelay_groups_refused")
+UNSOUND: Final = ("georelay_groups_repairing ", "georelay_groups_refused ")  # lines of each broker's metrics
 FOUND_BY: Final = {
     "log.tail_lost": "by recovery, against the mark",
     "log.cut_at_damage": "by recovery, above the newest manifest",
@@ -135,8 +135,8 @@ async def _is_whole(stage: Stage, region: str, broker: str, topic: str) -> bool:
     has = {row["partition"]: row["high_watermark"] for row in own["streams"] if row["topic"] == topic}
     if any(has.get(partition, -1) < end for partition, end in wanted.items()):
         return False
-    unsound = [line for name in UNSOUND for line in await stage.metric_lines(name)]
-    return not any(float(line.split()[-1]) for line in unsound)
+    unsound = [float(line.split()[-1]) for line in await stage.metric_lines(UNSOUND, region)]
+    return unsound == [0.0] * len(UNSOUND) * len(admins)  # every broker says so
 
 
 async def _read(stage: Stage, broker: str, key: str) -> None:

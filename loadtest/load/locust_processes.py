@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.bench.client_settings import environment
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.child_process import PYTHON, SAID_NOTHING, ChildProcess, guarded
 from loadtest.free_ports import HOST, free_ports
 from loadtest.load.campaign import Campaign
 from loadtest.load.engine_values import FLUSH_S
 from loadtest.load.stage import Stage
+from loadtest.login import environment
 
 LOCUSTFILE: Final = Path(__file__).resolve().parent.parent / "locustfile.py"
 START_S: Final = 120

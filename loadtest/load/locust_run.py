@@ -35,7 +35,7 @@ from locust.runners import MasterRunner, WorkerNode, WorkerRunner
 from locust.stats import RequestStats, StatsEntry
 
 from loadtest.child_process import PYTHON, guarded
-from loadtest.load.campaign import Campaign
+from loadtest.load.campaign import EXIT_CANNOT_RUN, Campaign
 from loadtest.load.campaign_file import CampaignError, find, load
 from loadtest.load.engine_values import written
 from loadtest.load.live_core import Row, live_rows
@@ -44,7 +44,6 @@ from loadtest.load.web import add_sla_tab
 
 READY_S: Final = 90
 SPAWN_PER_S: Final = 1_000.0
-EXIT_CANNOT: Final = 3
 NAP_S: Final = 1.0
 POLL_S: Final = 0.1
 HEARTBEATS_MISSED_MAX: Final = 10  # Locust calls a worker lost after three seconds; a busy machine needs longer
@@ -64,7 +63,7 @@ def _load_or_end() -> Campaign:
         return load(_file())
     except CampaignError as error:
         sys.stderr.write(f"{error}\n")
-        raise SystemExit(EXIT_CANNOT) from error
+        raise SystemExit(EXIT_CANNOT_RUN) from error
 
 
 def make_users() -> dict[str, type[User]]:
@@ -488,7 +487,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
     except CampaignError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
-        os._exit(EXIT_CANNOT)  # in the middle of Locust's start nothing else ends it without a traceback
+        os._exit(EXIT_CANNOT_RUN)  # in the middle of Locust's start nothing else ends it without a traceback
 
 
 def _begin(environment: Environment, **_: Any) -> None:

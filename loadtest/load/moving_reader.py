@@ -16,10 +16,10 @@ from typing import Final
 import georelay
 from georelay.errors import GeorelayError, Retry
 from georelay.positions import Position
-from loadtest.bench.client_settings import from_environment
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
 from loadtest.load.engine_values import Plan, name_of, read_plan
+from loadtest.login import from_environment
 
 SAVE_S: Final = 0.5
 GET_S: Final = 0.2

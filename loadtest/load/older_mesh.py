@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.campaign.joined_broker import BesideBroker, toml_of
+from loadtest.campaign.joined_broker import BesideBroker
 from loadtest.campaign.mesh import CampaignFailed, NotYet, get_json, until
 from loadtest.mesh_process import MeshProcess
+from loadtest.toml_core import toml_of
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 GENERATE: Final = """

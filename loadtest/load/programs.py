@@ -8,22 +8,21 @@ import os
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import sub
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from loadtest.bench.client_settings import environment
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.child_process import PYTHON, KeptProcess
 from loadtest.groups.coordinator_log import read_generations
 from loadtest.groups.events import read_events as read_member
 from loadtest.groups.events import read_kcat
-from loadtest.groups.member_process import GroupToJoin, command_of, kinds_of, missing_for
-from loadtest.groups.verdict_core import Event, Place, Read
+from loadtest.groups.member_process import GroupToJoin, command_of, kinds_of
+from loadtest.groups.verdict_core import Event, Place, Read, unprocessed
 from loadtest.groups.verdict_core import judge as judge_group
 from loadtest.history.history_file import read_history
 from loadtest.load.campaign import GROUP_MEMBER, MOVING_READER, QUEUE, QUEUE_CONSUMER, TRANSFORMER, Programs
@@ -32,6 +31,7 @@ from loadtest.load.programs_core import Leg, moved, piped
 from loadtest.load.queue_history import is_poison, read_events
 from loadtest.load.queue_verdict_core import judge
 from loadtest.load.sources import ends_of, kafka_settings
+from loadtest.login import PLAIN, Settings, environment
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
@@ -43,6 +43,7 @@ LETTERS: Final = f"{QUEUE}-dead-letters"
 VISIBILITY_MS: Final = 3_000
 DELIVERIES_MAX: Final = 8  # a good record must not meet so much bad luck
 Told = dict[str, Any]  # a line of the verdict
+Found = TypeVar("Found")
 
 
 class Program(ABC):
@@ -51,6 +52,7 @@ class Program(ABC):
     def __init__(self, stage: Stage, row: Programs) -> None:
         self.stage, self.row = stage, row
         self.processes: list[KeptProcess] = []
+        self.told_to_leave: set[str] = set()
         self.kills = 0
         self.gateway = str(stage.endpoints["gateway"]["http"][0])
         self.bootstrap = ",".join(stage.endpoints["regions"][stage.regions[0]]["kafka"])
@@ -72,6 +74,7 @@ class Program(ABC):
     async def leave(self) -> None:
         """End the one that is there for the longest time, in order."""
         if running := [process for process in self.processes if process.is_running]:
+            self.told_to_leave.add(running[0].name)
             await running[0].stop()
 
     async def strike(self) -> None:
@@ -95,6 +98,28 @@ class Program(ABC):
     async def stop(self) -> None:
         """End them."""
         await asyncio.gather(*(process.stop() for process in self.processes))
+
+    async def settled(
+        self, look: Callable[[], Awaitable[Found]], is_done: Callable[[Found], bool], seconds: float
+    ) -> Found:
+        """Look until the same is found twice and that is done, or for long enough; return what was found last.
+
+        Raises what kept a process from starting: what it did not do says nothing about the mesh.
+        """
+        deadline, before = time.monotonic() + seconds, None
+        while True:
+            for process in self.processes:
+                process.check()
+            found = await look()
+            if (found == before and is_done(found)) or time.monotonic() > deadline:
+                return found
+            before = found
+            await asyncio.sleep(LOOK_S)
+
+    async def names(self, topic: str, around: bytes = b"") -> list[str]:
+        """Return the names of the records of a topic; `around`: what may stand around their values."""
+        values = await asyncio.to_thread(read_all, self.bootstrap, topic)
+        return [name_of(value.strip(around)) for value in values]
 
     def command(self, name: str, number: int, start: int) -> Sequence[str]:
         """Return the command line of a program at its start, 1 for the first."""
@@ -140,20 +165,14 @@ class Transformers(Program):
 
     async def judged(self) -> list[Told]:
         """Wait until everything that went in came out."""
-        deadline, before = time.monotonic() + DRAIN_S, dict[str, int]()
-        while True:
-            inputs, outputs = [await asyncio.to_thread(self._names, topic) for topic in self.row.topics]
-            found = piped(inputs, outputs)
-            if (not found["missing"] and found == before) or time.monotonic() > deadline:
-                break
-            before = found
-            await asyncio.sleep(LOOK_S)
+
+        async def look() -> dict[str, int]:
+            return piped(*[await self.names(topic, b"<>") for topic in self.row.topics])
+
+        found = await self.settled(look, lambda found: not found["missing"], DRAIN_S)
         is_kept = found["inputs"] > 0 and not (found["missing"] or found["repeated"] or found["foreign"])
         text = ", ".join(f"{count:,} {what}" for what, count in found.items())
         return [{"what": "pipeline", "wanted": "each input comes out once", "found": text, "kept": is_kept}]
-
-    def _names(self, topic: str) -> list[str]:
-        return [name_of(value.strip(b"<>")) for value in read_all(self.bootstrap, topic)]
 
 
 class QueueConsumers(Program):
@@ -174,23 +193,22 @@ class QueueConsumers(Program):
 
     async def judged(self) -> list[Told]:
         """Wait until the queue is empty."""
-        stored: list[str] = []
-        deadline, described = time.monotonic() + DRAIN_S, None
-        while True:
-            before, stored = stored, await asyncio.to_thread(self._names, self.row.topics[0])
+
+        async def look() -> tuple[list[str], str]:
+            stored = await self.names(self.row.topics[0])
             described = await self.stage.ask(self.gateway, f"/v1/queues/{QUEUE}")
-            if stored and before == stored and described and _is_drained(described, len(stored)):
-                break
-            if time.monotonic() > deadline:
-                raise CampaignFailed(f"the queue is not empty after {DRAIN_S:g} s: {described}")
-            await asyncio.sleep(LOOK_S)
+            return stored, "" if stored and described and _is_drained(described, len(stored)) else str(described)
+
+        stored, left = await self.settled(look, lambda found: not found[1], DRAIN_S)
+        if left:
+            raise CampaignFailed(f"the queue is not empty after {DRAIN_S:g} s: {left}")
         paths = [self._history(process.name) for process in self.processes]
         poison = {name for name in stored if is_poison(name)}
         verdict = judge(
             good=set(stored) - poison,
             poison=poison,
             events=list(read_events(path for path in paths if path.exists())),
-            dead_letters=await asyncio.to_thread(self._names, LETTERS),
+            dead_letters=await self.names(LETTERS),
         )
         late = f"late after a lease {_late(verdict.after_lease_ms)}, after a reject {_late(verdict.after_reject_ms)}"
         wrong = ", ".join(f"{len(names)} {what}" for what, names in verdict.wrong().items() if names)
@@ -201,9 +219,6 @@ class QueueConsumers(Program):
         )
         wanted = "each record done once, or a dead letter"
         return [{"what": "queue", "wanted": wanted, "found": found, "kept": not wrong}]
-
-    def _names(self, topic: str) -> list[str]:
-        return [name_of(value) for value in read_all(self.bootstrap, topic)]
 
 
 class GroupMembers(Program):
@@ -221,11 +236,6 @@ class GroupMembers(Program):
             assignor=row.assignor,
         )
 
-    async def prepare(self) -> None:
-        """See whether there is such a client. Raises CampaignFailed."""
-        if not self._kinds:
-            raise CampaignFailed(missing_for(self.row.client, os.environ))
-
     def command(self, name: str, number: int, start: int) -> Sequence[str]:
         """Return the command line of a member."""
         return command_of(self._kind(number), f"{name}-{start}", self._told, self._events(name, start))
@@ -236,25 +246,23 @@ class GroupMembers(Program):
         line = {"what": f"group {row.name}", "wanted": "everything processed, once where it was committed"}
         partitions = next(topic.partitions for topic in stage.campaign.topics if topic.name == row.topics[0])
         spots = [(row.topics[0], partition) for partition in range(partitions)]
-        deadline, stored = time.monotonic() + GROUP_S, set[Place]()
-        while True:
-            before = stored
+        droppers = [each.name for number, each in enumerate(self.processes) if self._drops(number, each)]
+
+        async def look() -> tuple[set[Place], dict[str, list[Event]]]:
             ends = await asyncio.to_thread(ends_of, [self.bootstrap], {}, spots)
             stored = {(partition, offset) for (_, partition), end in ends.items() for offset in range(end)}
-            events = await asyncio.to_thread(self._all_events)
-            reads = [event for found in events.values() for event in found if isinstance(event, Read)]
-            done = {(read.partition, offset) for read in reads for offset in read.offsets}
-            if (stored == before and stored <= done) or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(LOOK_S)
+            return stored, await asyncio.to_thread(self._all_events)
+
+        stored, events = await self.settled(look, lambda found: not unprocessed(*found, droppers)[0], GROUP_S)
         generations = await read_generations(self.bootstrap.split(","), self._told.group, row.topics[0])
         verdict = judge_group(
             stored=stored,
             events_by_process=events,
             generations=generations,
             partitions=partitions,
-            droppers=[each.name for number, each in enumerate(self.processes) if self._drops(number, each)],
+            droppers=droppers,
         )
+        reads = [event for found in events.values() for event in found if isinstance(event, Read)]
         times = sorted(read.at_ms for read in reads if read.at_ms)
         found = (
             f"{verdict.processed:,} of {verdict.records:,}, {verdict.duplicates:,} again (uncommitted), "
@@ -269,7 +277,7 @@ class GroupMembers(Program):
 
     def _drops(self, number: int, process: KeptProcess) -> bool:
         """Return whether it is a kcat that was told to end: it commits a record that comes then, and drops it."""
-        return self._kind(number) == "kcat" and not process.is_running
+        return self._kind(number) == "kcat" and process.name in self.told_to_leave
 
     def _events(self, name: str, start: int) -> Path:
         return self.stage.folder / f"{name}-{start}.events"
@@ -317,15 +325,12 @@ class MovingReader(Program):
         """Wait until it has read everything, or for long enough: what is missing is counted."""
         (process,), spot = self.processes, (self.row.topics[0], 0)
         bootstraps = [",".join(region["kafka"]) for region in self.stage.endpoints["regions"].values()]
-        deadline, before = time.monotonic() + GROUP_S, 0
-        while True:
+
+        async def look() -> tuple[int, dict[str, int]]:
             end = (await asyncio.to_thread(ends_of, bootstraps, self.stage.settings, [spot])).get(spot, 0)
-            legs = await asyncio.to_thread(self._legs, process)
-            found = moved(legs, end)
-            if (end == before > 0 and not found["missing"]) or time.monotonic() > deadline:
-                break
-            before = end
-            await asyncio.sleep(LOOK_S)
+            return end, moved(await asyncio.to_thread(self._legs, process), end)
+
+        end, found = await self.settled(look, lambda found: found[0] > 0 and not found[1]["missing"], GROUP_S)
         is_kept = end > 0 and not found["missing"] and found["again"] <= found["in flight"]
         text = ", ".join(f"{count:,} {what}" for what, count in found.items())
         wanted = "every record; none again but what was in flight"
@@ -353,9 +358,9 @@ def _late(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.0f}-{max(values):.0f} ms ({len(values)})" if values else "-"
 
 
-def read_all(bootstrap: str, topic: str) -> list[bytes]:
+def read_all(bootstrap: str, topic: str, settings: Settings = PLAIN) -> list[bytes]:
     """Return the committed values of a topic, as far as it goes now. Raises CampaignFailed."""
-    consumer = Consumer(kafka_settings(bootstrap))
+    consumer = Consumer(kafka_settings(bootstrap) | dict(settings))
     try:
         left = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in left])

@@ -23,7 +23,6 @@ SLACK_MS: Final = 2.0  # clocks are told in whole ms
 class QueueVerdict:
     """Counts of records, and how late records came back, in ms."""
 
-    received: int = 0
     redelivered: int = 0
     acknowledged_once: int = 0
     answer_lost: int = 0  # acknowledged by somebody who never read the answer
@@ -96,7 +95,6 @@ def _judge_times(verdict: QueueVerdict, record: str, rows: Sequence[QueueEvent])
     for row in rows:
         by_kind.setdefault(row.kind, {})[row.delivery] = row
     got, asked = by_kind.get("got", {}), by_kind.get("rejecting", {})
-    verdict.received += len(got)
     verdict.redelivered += sum(delivery > 1 for delivery in got)
     for delivery, row in got.items():
         before = got.get(delivery - 1)

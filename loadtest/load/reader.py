@@ -68,7 +68,7 @@ class Reader:
         self.region = region
         self.progress = progress
         self.done: deque[Done] = deque()  # of pairs
-        self._name = name
+        self.name = name
         self._method = method_of(name)
         self._readers = readers
         self._is_final = is_complete(name)
@@ -82,6 +82,11 @@ class Reader:
     def start(self) -> None:
         """Read from the first record on."""
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread has not ended: of an error that is none of FAILURES it does."""
+        return self._thread.is_alive()
 
     def hurry(self) -> None:
         """Be neither slow nor away any more."""

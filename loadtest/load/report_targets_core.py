@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from loadtest.load.campaign import Campaign
+from loadtest.toml_core import toml_of
 
 REPORT_TARGETS: Final = "report/targets.toml"  # in the folder of the results
 
@@ -32,7 +32,4 @@ def targets_of(campaign: Campaign) -> str:
             for pair, floor_ms in floors_ms.items()
             if "->" in pair  # others are of topics
         ] or [{"name": "latency", **latency, "threshold_ms": bound_ms}]
-    lines = ["schema_version = 1"]
-    for row in rows:  # JSON of texts, numbers and lists of texts is TOML
-        lines += ["", "[[target]]", *(f"{key} = {json.dumps(value)}" for key, value in row.items())]
-    return "\n".join(lines) + "\n"
+    return toml_of({"schema_version": 1, "target": rows})

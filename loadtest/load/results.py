@@ -9,6 +9,8 @@ programs.jsonl  what came of programs beside the load  orphans.jsonl  orphan bra
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
 trouble-*.jsonl what makes the run invalid             played.json    there when everything was done that is judged
+ended-*.json    last words of engines                  began.json     when the load began
+plan-*.json     what engines were told
 
 Rule: where Locust was alone nothing was broken and nobody read everything once more, made programs or kept traces. What
       needs that is not judged then, which a line says.
@@ -47,7 +49,7 @@ from loadtest.load.orphans_core import Orphans, excused, orphans_of
 from loadtest.load.programs_core import torn
 from loadtest.load.report_targets_core import REPORT_TARGETS
 
-KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies")
+KILLS: Final = ("kill", "region-loss", "power-cut", "disk-lies", "disk-lost")  # by kill -9
 WRITER: Final = "transactional-writer"
 ENDED: Final = "ended"  # a broker, by itself
 PLAYED: Final = "played.json"

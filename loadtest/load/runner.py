@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import Meter, cpu_seconds, describe, resident_mib, revision
 from loadtest.campaign.mesh import CampaignFailed, run_command
 from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.child_process import PYTHON, guarded
+from loadtest.groups.member_process import need
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.end_asker import EndAsker
 from loadtest.load.engine_values import written
@@ -32,6 +32,7 @@ from loadtest.load.report_targets_core import REPORT_TARGETS, targets_of
 from loadtest.load.results import ENDED, PLAYED, RUN_FORMAT, Results
 from loadtest.load.stage import Stage, meshed, staged
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
+from loadtest.login import environment
 
 SAMPLE_S: Final = 1.0
 COMPLETE_S: Final = 600  # at least, and as long as the load took
@@ -41,6 +42,7 @@ Say = Callable[[str], None]
 
 async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int:
     """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CampaignFailed."""
+    need([*(row.kind for row in campaign.readers), *(row.client for row in campaign.programs)])
     if campaign.checks.report:
         await asyncio.to_thread(_need_report)  # not after an hour of load
     folder = _new_folder(options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
@@ -141,8 +143,8 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
             task.cancel()
         left = await asyncio.gather(*beside, return_exceptions=True)
         for failure in left:  # of the mend of a fault, perhaps, on somebody's mesh; the first one is raised as well
-            if isinstance(failure, CampaignFailed):
-                sys.stderr.write(f"{failure}\n")
+            if isinstance(failure, Exception):  # else it was cancelled
+                sys.stderr.write(f"{failure if isinstance(failure, CampaignFailed) else repr(failure)}\n")
         await locust.stop()
         await asked.aclose()
 
@@ -207,7 +209,8 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
     within_s = COMPLETE_S + campaign.seconds
     code, said, why = await run_command(words, within_s=within_s, environment=environment(stage.settings))
     if code:
-        raise CampaignFailed(f"the complete read ended with {code}: {why.strip()[-300:]}")
+        failed = [json.loads(line)["failed"] for line in said.splitlines() if line.startswith('{"failed"')]
+        raise CampaignFailed(f"the complete read ended with {code}: {(failed or [why.strip()[-300:]])[0]}")
     ended = json.loads(said.splitlines()[-1])["ended"]
     (folder / "ended-complete-end.json").write_text(json.dumps(ended) + "\n", encoding="utf-8")
 

@@ -254,18 +254,17 @@ class RestSource(LoopSource):
 
     async def _ask(self, http: aiohttp.ClientSession, query: dict[str, str], spot: Spot, offset: int) -> None:
         """Ask again and again, until an error."""
-        while True:
-            try:
+        try:
+            while True:
                 query["offset"] = str(offset)
                 async with http.get(f"/v1/topics/{spot[0]}/records", params=query) as answer:
                     answer.raise_for_status()
                     told = await answer.json()
-            except FAILURES as error:
-                self._came.put_nowait(error)
-                return
-            offset = int(told["next_offset"])
-            rows = [Taken(*spot, row["offset"], _value_of(row)) for row in told["records"]]
-            self._came.put_nowait((spot, offset, rows))
+                offset = int(told["next_offset"])
+                rows = [Taken(*spot, row["offset"], _value_of(row)) for row in told["records"]]
+                self._came.put_nowait((spot, offset, rows))
+        except Exception as error:  # noqa: BLE001 - `next` raises it, whatever it is
+            self._came.put_nowait(error)
 
 
 class SocketSource(LoopSource):

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from loadtest.bench.client_settings import settings_of
 from loadtest.campaign.joined_broker import BesideBroker, JoinedBroker, NewRegion, broker_id
 from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, CampaignFailed, NotYet, georelay, get_json, until
 from loadtest.campaign.phases_core import HEALED
@@ -31,6 +30,7 @@ from loadtest.load.older_mesh import OlderMesh
 from loadtest.load.programs import PROGRAMS, Program
 from loadtest.load.replicas import compare, wait_until_settled
 from loadtest.load.running_mesh import InventoryMesh, RunningMesh
+from loadtest.login import settings_of
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
@@ -186,12 +186,15 @@ class Stage:
         url = f"{self._mesh.scheme}://{address}{path}"
         return await get_json(url, headers=self._mesh.headers, tls=self._mesh.ssl_context)
 
-    async def metric_lines(self, begin: str) -> list[str]:
-        """Return the lines that begin so of the metrics of all brokers; one that is down has none."""
+    async def metric_lines(self, begin: str | tuple[str, ...], *regions: str) -> list[str]:
+        """Return the lines that begin so of the metrics of the brokers of these regions, of all without any.
+
+        A broker that is down has none.
+        """
         found: list[str] = []
         tls = self._mesh.ssl_context or True
         async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
-            for address in (admin for region in self.regions for admin in self.admins(region).values()):
+            for address in (admin for region in regions or self.regions for admin in self.admins(region).values()):
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     async with http.get(f"{self._mesh.scheme}://{address}/metrics", ssl=tls) as answer:
                         lines = (await answer.text()).splitlines()

@@ -27,7 +27,6 @@ from loadtest.quantile_core import quantile
 
 PASS, BREACH, INVALID = "PASS", "BREACH", "INVALID"
 EXIT_CODES: Final = {PASS: 0, BREACH: 1, INVALID: 2}
-EXIT_CANNOT_RUN: Final = 3
 CLOCK_STEP_MS_MAX: Final = 1.0
 TORN_SHOWN_MAX: Final = 5
 WARM_S: Final = 2.0

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from loadtest.bench.client_settings import from_environment
 from loadtest.bench.ledger_core import Deliveries, Ledger
 from loadtest.bench.schedule_core import Load
+from loadtest.login import from_environment
 from loadtest.peers import paced
 
 PREFETCH: Final = 1_000

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -38,17 +37,6 @@ class Contender(Generic[Running]):
     running: Callable[[Path, Installed], AbstractAsyncContextManager[Running]]
 
 
-def _awaited(
-    running: Callable[[Path, Installed], AbstractContextManager[Running]],
-) -> Callable[[Path, Installed], AbstractAsyncContextManager[Running]]:
-    @contextlib.asynccontextmanager
-    async def started(folder: Path, installed: Installed) -> AsyncIterator[Running]:
-        with running(folder, installed) as cluster:
-            yield cluster
-
-    return started
-
-
 def _own_version(_: Installed) -> str:
     return importlib.metadata.version("georelay-server")
 
@@ -72,7 +60,7 @@ CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
         "nats-py",
         True,
         nats_cluster.version,
-        _awaited(functools.partial(nats_cluster.running, sync_always=True)),
+        functools.partial(nats_cluster.running, sync_always=True),
     ),
     Contender(
         "RabbitMQ, quorum queues",
@@ -80,7 +68,7 @@ CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
         "pika",
         True,
         rabbitmq_cluster.version,
-        _awaited(rabbitmq_cluster.running),
+        rabbitmq_cluster.running,
     ),
     Contender(
         "Kafka, flush.messages=1",
@@ -88,7 +76,7 @@ CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
         "librdkafka",
         True,
         _kafka_version,
-        _awaited(functools.partial(kafka_cluster.running, settings=kafka_cluster.SYNCED)),
+        functools.partial(kafka_cluster.running, settings=kafka_cluster.SYNCED),
     ),
     Contender(
         "Kafka, default",
@@ -96,7 +84,7 @@ CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
         "librdkafka",
         False,
         _kafka_version,
-        _awaited(functools.partial(kafka_cluster.running, settings=kafka_cluster.REPLICATED)),
+        functools.partial(kafka_cluster.running, settings=kafka_cluster.REPLICATED),
     ),
     Contender(
         "NATS, default",
@@ -104,7 +92,7 @@ CONTENDERS: Final[tuple[Contender[Cluster], ...]] = (
         "nats-py",
         False,
         nats_cluster.version,
-        _awaited(functools.partial(nats_cluster.running, sync_always=False)),
+        functools.partial(nats_cluster.running, sync_always=False),
     ),
 )
 IN_HOME: Final = "synced in us alone"
@@ -125,9 +113,7 @@ REGIONAL: Final[tuple[Contender[Regions], ...]] = (
         _own_version,
         functools.partial(georelay_cluster.in_regions, settings=georelay_cluster.GEO),
     ),
-    Contender("NATS, mirrors", IN_HOME, "nats-py", True, nats_cluster.version, _awaited(nats_cluster.in_regions)),
-    Contender(
-        "RabbitMQ, federation", IN_HOME, "pika", True, rabbitmq_cluster.version, _awaited(rabbitmq_cluster.in_regions)
-    ),
-    Contender("Kafka, MirrorMaker 2", IN_HOME, "librdkafka", True, _kafka_version, _awaited(kafka_cluster.in_regions)),
+    Contender("NATS, mirrors", IN_HOME, "nats-py", True, nats_cluster.version, nats_cluster.in_regions),
+    Contender("RabbitMQ, federation", IN_HOME, "pika", True, rabbitmq_cluster.version, rabbitmq_cluster.in_regions),
+    Contender("Kafka, MirrorMaker 2", IN_HOME, "librdkafka", True, _kafka_version, kafka_cluster.in_regions),
 )

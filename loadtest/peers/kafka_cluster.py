@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +42,8 @@ MIRROR: Final = {
 }
 
 
-@contextlib.contextmanager
-def running(folder: Path, installed: Installed, *, settings: Mapping[str, str]) -> Iterator[Cluster]:
+@contextlib.asynccontextmanager
+async def running(folder: Path, installed: Installed, *, settings: Mapping[str, str]) -> AsyncIterator[Cluster]:
     """Start three brokers in a folder; `settings` are of the topics."""
     all_ports = free_ports(2 * NODES)
     ports, controllers = all_ports[:NODES], all_ports[NODES:]
@@ -59,8 +59,8 @@ def running(folder: Path, installed: Installed, *, settings: Mapping[str, str]) 
         yield Cluster(protocol="kafka", nodes=nodes, packages=installed.packages, settings=settings, leader_aware=True)
 
 
-@contextlib.contextmanager
-def in_regions(folder: Path, installed: Installed) -> Iterator[Regions]:
+@contextlib.asynccontextmanager
+async def in_regions(folder: Path, installed: Installed) -> AsyncIterator[Regions]:
     """Start a broker in each region, and MirrorMaker 2 from the home to the others."""
     with wan_bed(folder) as (bed, foreign):
         places = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,8 +28,8 @@ def version(installed: Installed) -> str:
     return said.strip().removeprefix("nats-server: v")
 
 
-@contextlib.contextmanager
-def running(folder: Path, installed: Installed, *, sync_always: bool) -> Iterator[Cluster]:
+@contextlib.asynccontextmanager
+async def running(folder: Path, installed: Installed, *, sync_always: bool) -> AsyncIterator[Cluster]:
     """Start three servers in a folder; `sync_always`: a sync of the file before each acknowledgement."""
     all_ports = free_ports(2 * NODES)
     ports, routes = all_ports[:NODES], all_ports[NODES:]
@@ -49,8 +49,8 @@ def running(folder: Path, installed: Installed, *, sync_always: bool) -> Iterato
         yield Cluster(protocol="nats", nodes=nodes, packages=installed.packages)
 
 
-@contextlib.contextmanager
-def in_regions(folder: Path, installed: Installed) -> Iterator[Regions]:
+@contextlib.asynccontextmanager
+async def in_regions(folder: Path, installed: Installed) -> AsyncIterator[Regions]:
     """Start a server in each region, with a sync of the file before each acknowledgement."""
     with wan_bed(folder) as (bed, foreign):
         places = {}

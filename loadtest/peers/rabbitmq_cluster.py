@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +32,8 @@ def version(installed: Installed) -> str:
     return installed.rabbitmq.name.removeprefix("rabbitmq_server-")
 
 
-@contextlib.contextmanager
-def running(folder: Path, installed: Installed) -> Iterator[Cluster]:
+@contextlib.asynccontextmanager
+async def running(folder: Path, installed: Installed) -> AsyncIterator[Cluster]:
     """Start three nodes in a folder."""
     epmd, *others = free_ports(1 + 2 * NODES)
     ports, distribution = others[:NODES], others[NODES:]
@@ -65,15 +65,16 @@ def running(folder: Path, installed: Installed) -> Iterator[Cluster]:
         yield Cluster(protocol="amqp", nodes=nodes, packages=installed.packages, leaders=leaders)
 
 
-@contextlib.contextmanager
-def in_regions(folder: Path, installed: Installed) -> Iterator[Regions]:
+@contextlib.asynccontextmanager
+async def in_regions(folder: Path, installed: Installed) -> AsyncIterator[Regions]:
     """Start a node in each region, each a cluster of its own, and federate them."""
     with wan_bed(folder) as (bed, foreign):
         places, environments = {}, {}
         for region in REGIONS:
             name, address = f"{region}@localhost", f"{bed.address(region)}:{PORT}"
             environments[region] = shared = _shared(folder / region, installed, EPMD_PORT)
-            Path(shared["RABBITMQ_ENABLED_PLUGINS_FILE"]).write_text("[rabbitmq_federation].\n")
+            plugins = Path(shared["RABBITMQ_ENABLED_PLUGINS_FILE"])
+            plugins.write_text("[rabbitmq_federation].\n")  # noqa: ASYNC240  nobody else is on this loop
             own = _environment(folder / region, name, [name], address, DISTRIBUTION_PORT)
             foreign.start(f"epmd-{region}", [*bed.entrance(region), *_epmd(installed)], shared)
             node = Node(

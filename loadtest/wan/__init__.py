@@ -1,1 +1,1 @@
-"""What regions far from each other see: latency above the floor, and what cuts, loss and caps cost."""
+"""Meshes in a WAN test bed, where clients land in them and when they move; and one bare TCP connection."""

@@ -6,7 +6,8 @@ step        a path gets 30 ms longer: who moves, when, how often (14 minutes)
 return      a region is cut off and comes back: who leaves it, who returns and when (8 minutes)
 cuts        regions are cut off under load: how long nothing comes, what is lost or comes twice (25 s a cut)
 
-Needs what `georelay wan up` needs, all but the first as root; see docs/development/wan.md.
+Needs what `georelay wan up` needs, all but the first as root; see docs/development/wan.md. landing and cuts end with 1
+when something that was acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import sys
 from loadtest.scratch import scratch_directory
 from loadtest.wan import congestion, landing, moving
 from loadtest.wan.gateway_bed import PAIRS as GATEWAY_PAIRS
-from loadtest.wan.gateway_bed import GatewayBed
+from loadtest.wan.gateway_bed import GatewayBed, Lost
 from loadtest.wan.wan_mesh import PAIRS
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run what the command line asks for; 1 when something that was acknowledged is lost."""
     kinds = ["congestion", "landing", "step", "return", "cuts"]
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.wan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -39,15 +40,14 @@ def main() -> int:
     parser.add_argument("--kinds", default="confluent-kafka,aiokafka,SDK", help="cuts: of clients; Java needs JARS")
     options = parser.parse_args()
     if options.what != "congestion":
-        asyncio.run(_in_a_bed(options))
-        return 0
+        return asyncio.run(_in_a_bed(options))
     print(f"one TCP connection, {options.seconds:g} s each, {options.pairs}")
     for line in congestion.measure(options.pairs, seconds=options.seconds, losses=options.losses.split(",")):
         print(line, flush=True)
     return 0
 
 
-async def _in_a_bed(options: argparse.Namespace) -> None:
+async def _in_a_bed(options: argparse.Namespace) -> int:
     with scratch_directory("georelay-wan-") as directory:
         async with GatewayBed(directory) as bed:
             print(f"{options.what}: {GATEWAY_PAIRS}, a broker and a gateway in each region, none at the edge")
@@ -59,9 +59,15 @@ async def _in_a_bed(options: argparse.Namespace) -> None:
                     bed, count=options.count, rate=options.rate, kinds=options.kinds.split(","), jars=options.jars
                 ),
             }[options.what]()
-            async for line in lines:
-                print(line, flush=True)
+            code = 0
+            try:
+                async for line in lines:
+                    print(line, flush=True)
+            except Lost as error:
+                print(f"LOST: {error}", flush=True)
+                code = 1
             print(f"lag of the router: at most {max(bed.bed_since(0)['lag_us'], default=0) / 1e3:.2f} ms")
+            return code
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from loadtest.quantile_core import quantile
-from loadtest.wan.wan_mesh import COMMAND, wan
+from loadtest.wan.wan_mesh import COMMAND, WanBed, wan
 
 ALGORITHMS: Final = ("reno", "cubic", "bbr")
 LOSSES: Final = ("0", "0.1%", "1%")
@@ -39,12 +39,11 @@ def measure(pairs: str, *, seconds: float, losses: Sequence[str] = LOSSES) -> li
     floor_ms = float(round_trip.removesuffix("ms")) / 2
     wan("up", pairs, "--name", name, "--detach")
     try:
-        found = json.loads(wan("stat", "--name", name, "--json"))
-        slot = found["bed"]["plan"]["slot"]
-        addresses = [f"198.18.{16 * slot + index}.1" for index in (1, 2)]
+        bed = WanBed(name)
+        addresses = [bed.address(source), bed.address(destination)]
         lines = []
         for loss in losses:
-            wan("slow", source, destination, "--loss", loss, "--name", name)
+            bed.wan("slow", source, destination, "--loss", loss)
             for algorithm in ALGORITHMS:
                 ends = (name, source, destination, addresses, algorithm)
                 small, bulk = _run(*ends, seconds, RATE_PER_S), _run(*ends, min(seconds, BULK_S), 0)
@@ -54,7 +53,7 @@ def measure(pairs: str, *, seconds: float, losses: Sequence[str] = LOSSES) -> li
                     f"{quantile(above, 0.5):.2f} ms, p99 {quantile(above, 0.99):.2f} ms, most {max(above):.1f} ms; "
                     f"bulk {bulk['bytes'] * 8 / bulk['seconds'] / 1e6:.1f} Mbit/s"
                 )
-        router = json.loads(wan("stat", "--name", name, "--json"))["router"]
+        router = bed.wan("stat")["router"]
         lines.append(f"  lag of the router: at most {router['lag_worst_us'] / 1e3:.2f} ms")
         return lines
     finally:

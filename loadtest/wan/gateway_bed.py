@@ -30,6 +30,10 @@ SHARED: Final = "198.19.255.250"
 READY_S: Final = 120.0
 
 
+class Lost(Exception):
+    """Something that was acknowledged is not there; the text says how much."""
+
+
 class GatewayBed(WanMesh):
     """Three regions of one broker, a gateway in each, and EDGE. Use as an async context manager."""
 

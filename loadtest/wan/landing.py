@@ -25,13 +25,14 @@ import georelay
 from loadtest.http_body import body_of
 from loadtest.load.wires import GRPC_PATH, PublishRequest
 from loadtest.login import Login
-from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed
+from loadtest.wan.gateway_bed import EDGE, GRPC_PORT, HTTP_PORT, KAFKA_PORT, REGIONS, SHARED, GatewayBed, Lost
 
 TOPIC: Final = "where"
 CLIENT_S: Final = 40
 PLACE_S: Final = 400
 OWN, ONE, FAR = "its region's gateway", "the shared address", "the gateway of us"
 FIRST: Final = "us"
+NOT_FOUND: Final = "NOT FOUND"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ CLIENTS: Final[Mapping[str, Callable[[Errand, str], None]]] = {
 
 
 async def measure(bed: GatewayBed, *, jars: str) -> AsyncIterator[str]:
-    """Tell the table: a row for each place and way in, a column for each client."""
+    """Tell the table: a row for each place and way in, a column for each client. Raises Lost."""
     kinds = [kind for kind in CLIENTS if jars or kind != "Java"]
     await asyncio.to_thread(bed.ask, "/v1/topics", {"name": TOPIC, "partitions": 1, "homes": "every"})
     trips = [(place, way) for way in (OWN, ONE) for place in REGIONS] + [(place, FAR) for place in (*REGIONS, EDGE)]
@@ -126,10 +127,14 @@ async def measure(bed: GatewayBed, *, jars: str) -> AsyncIterator[str]:
         errand = Errand(**asdict(bed.login), host=host, jars=jars, values=values)
         await asyncio.to_thread(_do, bed, place, errand)
     found = {value: region for region in REGIONS for value in _stored(bed, region)}
+    missing = 0
     yield f"{'at':5} {'by':22} {' '.join(f'{kind:15}' for kind in kinds)}".rstrip()
     for place, way in trips:
-        landed = [found.get(f"{place} {way} {kind}", "NOT FOUND") for kind in kinds]
+        landed = [found.get(f"{place} {way} {kind}", NOT_FOUND) for kind in kinds]
+        missing += landed.count(NOT_FOUND)
         yield f"{place:5} {way:22} {' '.join(f'{region:15}' for region in landed)}".rstrip()
+    if missing:
+        raise Lost(f"{missing} records that were published are in no region")
 
 
 def _do(bed: GatewayBed, place: str, errand: Errand) -> None:

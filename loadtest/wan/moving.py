@@ -12,16 +12,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
-from confluent_kafka import Consumer, TopicPartition
-
-from loadtest.wan.gateway_bed import EDGE, HTTP_PORT, KAFKA_PORT, REGIONS, GatewayBed
+from loadtest.load.programs import read_all
+from loadtest.wan.gateway_bed import EDGE, HTTP_PORT, KAFKA_PORT, REGIONS, GatewayBed, Lost
 from loadtest.wan.moving_client import TOPIC, Task
-from loadtest.wan.moving_core import PERIOD_S, Event, kept_row, moves, regions_at, silence_row, silences
+from loadtest.wan.moving_core import PERIOD_S, Event, kept_row, lost, moves, regions_at, silence_row, silences
 
 HOME: Final = "ap"
 TURNS: Final = ("us", "eu")
@@ -117,26 +116,20 @@ async def come_back(bed: GatewayBed, *, count: int, gateway: str) -> AsyncIterat
 
 
 async def cuts(bed: GatewayBed, *, count: int, rate: float, kinds: Sequence[str], jars: str = "") -> AsyncIterator[str]:
-    """Cut off the region that clients are in, again and again, under load; tell how long nothing came."""
-    await _prepare(bed)
-    clients = Clients()
-    for kind in kinds:
-        clients.start(bed, _task(bed, kind, rate=rate / len(kinds), jars=jars))
-    async with asyncio.timeout(START_S):
-        while not all(clients.region_of(kind) for kind in kinds):
-            await asyncio.sleep(0.2)
-    await asyncio.sleep(GONE_S)
+    """Cut off the region that clients are in, again and again, under load; tell how long nothing came. Raises Lost."""
+    tasks = [_task(bed, kind, rate=rate / len(kinds), jars=jars) for kind in kinds]
     met: dict[int, set[str]] = {}
-    for _ in range(count):
-        regions = {kind: clients.region_of(kind) for kind in kinds}
-        region = Counter(regions.values()).most_common(1)[0][0]
-        at_ns = await bed.wan_at_ns("cut", region)
-        met[at_ns] = {kind for kind in kinds if regions[kind] == region}
-        await asyncio.sleep(CUT_S)
-        await bed.wan_at_ns("heal")
-        await asyncio.sleep(PERIOD_S - CUT_S)
-        yield f"cut of {region}, where {', '.join(sorted(met[at_ns]))} were: now {_where(clients, kinds)}"
-    await asyncio.to_thread(clients.end)
+    async with _started(bed, tasks, lambda clients: all(clients.region_of(kind) for kind in kinds)) as clients:
+        await asyncio.sleep(GONE_S)
+        for _ in range(count):
+            regions = {kind: clients.region_of(kind) for kind in kinds}
+            region = Counter(regions.values()).most_common(1)[0][0]
+            at_ns = await bed.wan_at_ns("cut", region)
+            met[at_ns] = {kind for kind in kinds if regions[kind] == region}
+            await asyncio.sleep(CUT_S)
+            await bed.wan_at_ns("heal")
+            await asyncio.sleep(PERIOD_S - CUT_S)
+            yield f"cut of {region}, where {', '.join(sorted(met[at_ns]))} were: now {_where(clients, kinds)}"
     stored = await asyncio.to_thread(_stored, bed)
     sent = len({event.value for event in clients.events if event.what in ("acked", "failed")})
     yield f"{len(met)} cuts of {CUT_S:.0f} s, {sent} records at {rate:g}/s; from the last good one to the first after:"
@@ -144,16 +137,27 @@ async def cuts(bed: GatewayBed, *, count: int, rate: float, kinds: Sequence[str]
         yield silence_row(kind, what, found)
     for kind in kinds:
         yield kept_row(kind, clients.events, stored)
+    if gone := lost(clients.events, stored):
+        raise Lost(f"{len(gone)} records that were acknowledged are lost")
+
+
+def _followers(bed: GatewayBed, count: int, gateway: str) -> AbstractAsyncContextManager[Clients]:
+    task = _task(bed, "followers", count=count, gateway=gateway)
+    return _started(bed, [task], lambda clients: regions_at(clients.events, time.monotonic_ns()).total() >= count)
 
 
 @asynccontextmanager
-async def _followers(bed: GatewayBed, count: int, gateway: str) -> AsyncIterator[Clients]:
+async def _started(
+    bed: GatewayBed, tasks: Sequence[Task], are_there: Callable[[Clients], bool]
+) -> AsyncIterator[Clients]:
+    """Make the topic, start clients and wait until they are there; they end with the block."""
     await _prepare(bed)
     clients = Clients()
-    clients.start(bed, _task(bed, "followers", count=count, gateway=gateway))
     try:
+        for task in tasks:
+            clients.start(bed, task)
         async with asyncio.timeout(START_S):
-            while sum(regions_at(clients.events, time.monotonic_ns()).values()) < count:
+            while not are_there(clients):
                 await asyncio.sleep(0.2)
         yield clients
     finally:
@@ -194,13 +198,4 @@ def _where(clients: Clients, kinds: Sequence[str]) -> str:
 def _stored(bed: GatewayBed) -> Counter[str]:
     """Return how often each record is in the topic; as its home is drained for clients, another region may say so."""
     home = f"{bed.address(HOME, 1)}:{bed.endpoints['regions'][HOME]['kafka'][0].rpartition(':')[2]}"
-    settings = {"bootstrap.servers": home, "group.id": "judge", "enable.auto.commit": False, **bed.login.rdkafka}
-    reader = Consumer(settings)
-    _, end = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
-    reader.assign([TopicPartition(TOPIC, 0, 0)])
-    found: Counter[str] = Counter()
-    while sum(found.values()) < end:
-        for message in reader.consume(1000, timeout=10):
-            found[message.value().decode()] += 1
-    reader.close()
-    return found
+    return Counter(value.decode() for value in read_all(home, TOPIC, bed.login.rdkafka))

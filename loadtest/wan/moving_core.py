@@ -58,18 +58,23 @@ def silence_row(kind: str, what: str, found: Sequence[float | None]) -> str:
     )
 
 
+def lost(events: Iterable[Event], stored: Counter[str]) -> set[str]:
+    """Return what was acknowledged and is not stored."""
+    return {event.value for event in events if event.what == "acked"} - stored.keys()
+
+
 def kept_row(kind: str, events: Iterable[Event], stored: Counter[str]) -> str:
     """Return what became of the records of one kind of client, and of all records at its reader."""
     rows = [event for event in events if event.kind == kind]
     acked = {event.value for event in rows if event.what == "acked"}
     read = Counter(event.value for event in rows if event.what == "read")
-    lost = sum(value not in stored for value in acked)
+    gone = len(lost(rows, stored))
     twice = sum(count - 1 for value, count in stored.items() if value.startswith(f"{kind} "))
     failed = sum(event.what == "failed" for event in rows)
     missing = sum(value not in read for value in stored)
     again = sum(count - 1 for count in read.values())
     return (
-        f"  {kind:16} {len(acked)} acknowledged, {lost} lost, {twice} stored twice, {failed} of unknown outcome; "
+        f"  {kind:16} {len(acked)} acknowledged, {gone} lost, {twice} stored twice, {failed} of unknown outcome; "
         f"read {len(read)} of {len(stored)}, {missing} missing, {again} twice"
     )
 

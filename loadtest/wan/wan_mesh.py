@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.client_settings import settings_of
 from loadtest.bench.mesh_asks import ask
-from loadtest.login import Login
+from loadtest.login import Login, settings_of
 from loadtest.mesh_process import MeshProcess
 
 USER: Final = "bench"

@@ -121,3 +121,40 @@ async def test_a_client_hears_what_its_group_is_told_and_a_program_with_its_own_
     await process.launch(PYTHON, "-c", "import os; print(os.getpgrp())", own_session=own_session)
     await process.ended()
     assert (process.last_words() == str(os.getpgrp())) is not own_session
+
+
+async def test_a_kept_program_that_ends_at_once_is_started_again_ever_later_until_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    nap = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds >= child_process.PAUSE_S:
+            slept.append(seconds)
+            monkeypatch.setattr(child_process, "LIVED_S", 0.0 if len(slept) == 5 else 600.0)
+        await nap(0)
+
+    monkeypatch.setattr(child_process, "LIVED_S", 600.0)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    kept = KeptProcess("kept", lambda start: (PYTHON, "-c", f"raise SystemExit({8 - start})"), log=tmp_path / "log")
+    async with asyncio.timeout(60):
+        await asyncio.wait((kept._task,))
+    assert slept == [0.2, 0.4, 0.8, 1.6, 2.0, 0.2, 0.4]
+    await kept.stop()
+
+
+async def test_what_keeps_a_program_from_starting_is_raised_by_whoever_looks(tmp_path: Path) -> None:
+    kept = KeptProcess("kept", lambda _: ("/no/such/program",), log=tmp_path / "log")
+    kept.check()
+    await asyncio.wait((kept._task,))
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
+        kept.check()
+    await kept.stop()
+
+
+async def test_a_kept_program_that_was_stopped_needs_not_be_asked_to_end(tmp_path: Path) -> None:
+    kept = KeptProcess("kept", lambda _: (PYTHON, "-c", WAITS), log=tmp_path / "log")
+    await until_it_says(kept, "up")
+    await kept.stop()
+    assert await kept.ends_well(1)

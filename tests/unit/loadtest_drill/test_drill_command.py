@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from georelay.cli.application import run
+from georelay.errors import ConfigError
 from loadtest.campaign.mesh import CampaignFailed
-from loadtest.drill import command
-from loadtest.drill.drill_run import DrillPlan, ways
+from loadtest.drill import command, drill_run
+from loadtest.drill.drill_run import carry_out, ways
+from loadtest.drill.shot import DrillPlan, Kind
 from loadtest.load.campaign import Topology
+from tests.unit.loadtest_drill.test_drill_report import result
 
 REGIONS = ("us", "eu", "ap")
 
@@ -66,7 +73,7 @@ def test_what_is_no_mesh_is_refused_in_one_line(
     words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = said(capsys, *words)
-    assert code == 1
+    assert code == 3
     assert why in text
     assert "\n" not in text
 
@@ -75,7 +82,7 @@ def test_a_running_mesh_with_one_broker_per_region_has_no_broker_to_lose(
     endpoints: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = said(capsys, "broker-loss", "--endpoints", str(endpoints), "--data", "d", "--yes")
-    assert (code, text) == (1, "georelay: broker-loss needs three brokers per region: with fewer the region is lost")
+    assert (code, text) == (3, "georelay: broker-loss needs three brokers per region: with fewer the region is lost")
 
 
 RUNNING = {"kind": "endpoints", "regions": REGIONS}
@@ -96,7 +103,7 @@ def test_what_cannot_be_done_to_a_mesh_is_refused_before_anything_is_broken(
     kind: str, how: str, topology: dict[str, object], why: str
 ) -> None:
     with pytest.raises(CampaignFailed, match=why):
-        ways(DrillPlan(kind=kind, how=how, topology=Topology(**topology)))  # type: ignore[arg-type]
+        ways(DrillPlan(kind=Kind(kind), how=how, topology=Topology(**topology)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -116,4 +123,67 @@ def test_what_cannot_be_done_to_a_mesh_is_refused_before_anything_is_broken(
 def test_runs_break_a_mesh_in_turn_in_every_way_that_is_possible(
     kind: str, how: str, topology: dict[str, object], turns: list[str]
 ) -> None:
-    assert ways(DrillPlan(kind=kind, how=how, topology=Topology(**topology))) == turns  # type: ignore[arg-type]
+    assert ways(DrillPlan(kind=Kind(kind), how=how, topology=Topology(**topology))) == turns  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("KEPT", 0), ("FAILED", 1), ("INVALID", 2)])
+def test_the_exit_code_tells_a_broken_promise_from_a_run_that_says_nothing(
+    verdict: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def carried_out(*_: object, **__: object) -> str:
+        return verdict
+
+    monkeypatch.setattr(drill_run, "carry_out", carried_out)
+    assert said(capsys, "region-loss", "--loopback") == (code, "")
+
+
+@pytest.mark.parametrize("error", [CampaignFailed("why"), ConfigError("why"), PermissionError("why")])
+def test_a_drill_that_could_not_run_broke_no_promise(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def carried_out(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(drill_run, "carry_out", carried_out)
+    assert said(capsys, "region-loss", "--loopback") == (3, "georelay: why")
+
+
+@pytest.fixture
+def ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[tuple[str, list[str]]]]:
+    """Return a drill of three runs of which the second one fails."""
+
+    @asynccontextmanager
+    async def meshed(*_: object) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(endpoints={"mesh": "abc", "regions": dict.fromkeys(REGIONS)})
+
+    async def drilled(**first: list[str]) -> tuple[str, list[str]]:
+        async def one(plan: DrillPlan, mesh: object, number: int, *_: object) -> dict[str, Any]:
+            if number == 1:
+                raise CampaignFailed("its disk is full")
+            return result() | first
+
+        lines: list[str] = []
+        monkeypatch.setattr(drill_run, "meshed", meshed)
+        monkeypatch.setattr(drill_run, "_one", one)
+        plan = DrillPlan(kind=Kind.REGION_LOSS, topology=Topology(), runs=3, out=tmp_path)
+        return await carry_out(plan, say=lines.append), lines
+
+    return drilled
+
+
+async def test_a_promise_that_was_broken_is_told_also_when_a_later_run_could_not_be_done(
+    ends_early: Callable[..., Awaitable[tuple[str, list[str]]]],
+) -> None:
+    verdict, lines = await ends_early(broken=["1 records are lost"])
+    assert verdict == "FAILED"
+    assert lines[-3:] == ["run 1: 1 records are lost", "FAILED: 1 of 3 runs", "ended early: its disk is full"]
+
+
+@pytest.mark.parametrize("first", [{}, {"invalid": ["the generator was late"]}])
+async def test_a_drill_that_ended_early_and_broke_nothing_could_not_run(
+    first: dict[str, list[str]], ends_early: Callable[..., Awaitable[tuple[str, list[str]]]], tmp_path: Path
+) -> None:
+    with pytest.raises(CampaignFailed, match="its disk is full"):
+        await ends_early(**first)
+    (report,) = tmp_path.glob("drill-region-loss-*.json")
+    assert json.loads(report.read_text())["ended_early"] == "its disk is full"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from loadtest.drill.drill_core import Findings
+from loadtest.drill.drill_core import findings_of, worst_rto_s
 from loadtest.drill.drill_run import line_of, victim_of
 from loadtest.drill.report_core import SUMMED, document_of, markdown_of, summary_of
+from loadtest.history.checker_core import check
+from loadtest.load.orphans_core import orphans_of
 
 HEAD = {"kind": "region-loss", "began": "now", "mesh": "m", "where": "here", "machine": "2 cores."}
-ZERO: dict[str, Any] = {field.name: 0 for field in fields(Findings)}
+NOTHING = findings_of([], orphans_of([], [], []), check([]), [], fault_ns=0, away=(), moves_home=False)
+ZERO: dict[str, Any] = dict.fromkeys(NOTHING, 0)
 
 
 def result(rto: float | None = 3.0, **changes: Any) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def result(rto: float | None = 3.0, **changes: Any) -> dict[str, Any]:
         "rto_s": rto,
     }
     run |= {"rto_by_publisher_s": {"away-geo": rto}, "silence_s": {"away-geo": 2.5}, "marks": {"fail_back_s": 4.0}}
-    lists: dict[str, Any] = {name: [] for name in ("judged", "notes", "broken", "after_heal")}
+    lists: dict[str, Any] = {name: [] for name in ("judged", "notes", "broken", "invalid", "after_heal")}
     return run | lists | {"audit": audit("agrees")} | changes
 
 
@@ -53,6 +55,18 @@ def test_a_broken_promise_fails_the_drill_and_names_the_run() -> None:
     assert line_of(2, result(broken=["1 records are lost"])).endswith("; BROKEN: 1 records are lost")
 
 
+def test_a_run_that_says_nothing_does_not_fail_the_drill_and_does_not_hide_a_promise_that_another_broke() -> None:
+    idle = result(broken=["1 records are lost"], invalid=["the generator was late"])
+    summary = summary_of([result(), idle])
+    assert (summary["verdict"], summary["invalid"]) == ("INVALID", ["run 2: the generator was late"])
+    assert summary_of([idle, result(broken=["it broke"])])["verdict"] == "FAILED"
+    assert line_of(2, idle).endswith("; BROKEN: 1 records are lost; INVALID: the generator was late")
+    text = text_of(result(), idle)
+    assert text.startswith("# Drill region-loss: INVALID")
+    assert "\n- INVALID: run 2: the generator was late\n" in text
+    assert text.endswith("\n- BROKEN: 1 records are lost\n- INVALID: the generator was late\n")
+
+
 def test_times_over_the_goals_are_said_and_do_not_break_a_promise() -> None:
     summary = summary_of([result(9.0)])
     assert summary["verdict"] == "KEPT"
@@ -70,7 +84,7 @@ def test_audits_that_differ_between_runs_are_all_told() -> None:
 
 def test_the_last_publisher_that_is_answered_again_says_when_the_mesh_works_again() -> None:
     for seconds, worst in (({"a": 3.0, "b": 5.0}, 5.0), ({"a": 3.0, "b": None}, None), ({}, None)):
-        assert Findings(**ZERO | {"rto_s": seconds}).worst_rto_s == worst
+        assert worst_rto_s(seconds.values()) == worst
 
 
 def test_what_is_summed_is_a_finding() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from georelay.cli.application import PLUGIN_GROUP, build_app
-from loadtest.load.campaign_file import SCHEMA, CampaignError, find, load, parse, scaled, seeded, shipped, shortened
+from georelay.cli.failure import CommandFailed
+from loadtest.load.campaign_file import (
+    SCHEMA,
+    CampaignError,
+    begun_with,
+    find,
+    load,
+    parse,
+    scaled,
+    seeded,
+    shipped,
+    shortened,
+)
 from tests.tiers import in_one_test
 
 RIGHT = """\
@@ -395,14 +408,6 @@ def test_a_campaign_takes_the_seed_that_is_asked_for(text: str) -> None:
     assert parse(seeded(text, 12), name="seeded", place="seeded.toml").seed == 12
 
 
-def test_what_stands_on_one_line_cannot_be_shortened() -> None:
-    i, j = RIGHT.index("[[stages]]"), RIGHT.index("[[users]]")
-    stages = 'stages = [{for = "10s", users = 1, rate = 1}]\n'
-    text = stages + RIGHT[:i] + RIGHT[j:]
-    with pytest.raises(CampaignError, match=r"stages\[0\]\.for: cannot be shortened"):
-        shortened(text, 5)
-
-
 def test_a_scaled_campaign_offers_a_share_of_its_records_and_asks_for_no_more() -> None:
     text = find("nfr").read_text(encoding="utf-8")
     whole, half = (parse(each, name="nfr", place="nfr.toml") for each in (text, scaled(text, 0.5)))
@@ -413,11 +418,42 @@ def test_a_scaled_campaign_offers_a_share_of_its_records_and_asks_for_no_more() 
     assert half.target.deliver_p99_ms_max == whole.target.deliver_p99_ms_max
 
 
-def test_a_rate_that_shares_its_line_cannot_be_scaled() -> None:
-    i, j = RIGHT.index("[[stages]]"), RIGHT.index("[[users]]")
-    text = 'stages = [{for = "10s", users = 1, rate = 1}]\n' + RIGHT[:i] + RIGHT[j:]
-    with pytest.raises(CampaignError, match=r"stages\[0\]\.rate: cannot be scaled"):
-        scaled(text, 0.5)
+ODD = """\
+seed=7
+about = 'Every key as TOML has it too: é, "quoted".'
+target.records_per_s_min = 1_00
+target.floor_ms = {"us->eu" = 4}
+checks = {silence_s_max = 5, settle = '9s'}
+topology = {kind = 'up', regions = ["us", "eu"], commit = 'v1'}
+stages = [{for = '4s', users = 1, rate = 50}, {for = '6s', users = 2, rate = 2e2}]
+users = [{kind = "kafka", topics = ["orders"]}]
+faults = [{at = '5s', do = 'upgrade', what = 'us', for = '5s'}]
+
+[[topics]]
+name = "orders"
+settings = {"min.insync.replicas" = "2"}
+"""
+
+
+def test_a_campaign_is_changed_however_it_is_written() -> None:
+    whole = parse(ODD, name="odd", place="odd.toml")
+    text = begun_with(seeded(scaled(shortened(ODD, 5), 0.5), 12), "v2")
+    changed = parse(text, name="odd", place="odd.toml")
+    assert [(stage.seconds, stage.rate) for stage in changed.stages] == [(2.0, 25.0), (3.0, 100.0)]
+    assert [(fault.at_s, fault.for_s) for fault in changed.faults] == [(2.5, 2.5)]
+    assert (changed.target.records_per_s_min, changed.checks.silence_s_max) == (50.0, 10.0)
+    assert (changed.seed, changed.topology.commit, changed.checks.settle_s) == (12, "v2", 9.0)
+    assert (changed.about, changed.topics, changed.users) == (whole.about, whole.topics, whole.users)
+    assert changed.target.floor_ms == {"us->eu": 4}
+
+
+def test_a_change_that_is_wrong_is_not_said_to_stand_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_text(ODD)
+    app = build_app(importlib.metadata.entry_points(group=PLUGIN_GROUP), ())
+    ended = CliRunner().invoke(app, ["load", "run", str(file), "--commit", "a b", "--out", str(tmp_path / "out")])
+    assert isinstance(ended.exception, CommandFailed)
+    assert re.match(r"odd\.toml as changed:\d+: topology\.commit: 'a b' is not a commit", str(ended.exception))
 
 
 @in_one_test("path", shipped())

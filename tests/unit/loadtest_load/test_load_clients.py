@@ -319,3 +319,15 @@ def test_what_a_client_that_lost_track_had_sent_is_known_of_nobody_and_is_not_wa
         made.send(WallClock().now_ns(), in_flight_max=10)
     assert made.finish(60) == 0
     assert [operation.outcome for operation in histories(tmp_path)] == [Outcome.UNKNOWN, Outcome.FAIL]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_reader_whose_source_breaks_as_none_should_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source: Any = type("Odd", (FakeSource,), {"batches": [KeyError("no such key")], "opened": []})
+    monkeypatch.setitem(SOURCES, "kafka", source)
+    plan = plan_of(tmp_path, REST, Readers(topics=("orders",)))
+    (reader,) = readers_of(plan, WallClock(), is_final=False)
+    reader.start()
+    reader._thread.join(WAIT_S)
+    assert not reader.is_alive
+    reader.stop()

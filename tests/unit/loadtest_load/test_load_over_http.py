@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadtest.load import sources
@@ -113,3 +114,15 @@ async def test_without_its_topic_or_its_broker_a_reader_over_a_websocket_begins_
     lost = replace(plan, endpoints={"regions": {"us": {"admin": ["127.0.0.1:1"]}}})
     with pytest.raises(sources.FAILURES, match="Cannot connect"):
         await asyncio.to_thread(read, lost, "websocket", {("orders", 0): 0}, 1)
+
+
+async def test_an_answer_that_none_should_give_is_no_silence(plan: Plan) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"records": []})
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/topics/orders/records", answer)])
+    async with TestServer(app) as server:
+        odd = replace(plan, endpoints={"regions": {"us": {"admin": [f"127.0.0.1:{server.port}"]}}})
+        with pytest.raises(KeyError, match="next_offset"):
+            await asyncio.to_thread(read, odd, "rest", {("orders", 0): 0}, 1)

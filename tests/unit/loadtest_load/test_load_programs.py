@@ -105,18 +105,64 @@ async def test_a_pipeline_is_judged_by_what_went_in_and_what_came_out(
     assert line["kept"] is kept
 
 
+async def test_programs_have_settled_when_the_same_is_found_twice_and_is_enough(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    found = iter([1, 1, 5, 6, 6, 7])
+
+    async def look() -> int:
+        return next(found)
+
+    program = Sleeper(stage, Programs(kind="transformer", topics=("paid",)))
+    assert await program.settled(look, lambda found: found >= 5, 60) == 6
+    assert await program.settled(look, lambda found: False, -1) == 7, "there is no time left"
+
+
 def group(stage: Any, client: str, assignor: str = "range") -> Any:
     stage.endpoints["regions"]["us"]["grpc"] = ["one:3"]
     row = Programs(kind="group-member", topics=("paid",), client=client, assignor=assignor)
     return PROGRAMS["group-member"](stage, row)
 
 
-async def test_a_client_that_is_not_installed_is_said_before_anything_is_loaded(
+class NotThere(programs.Transformers):
+    """Cannot be started."""
+
+    def command(self, name: str, number: int, start: int) -> tuple[str, ...]:
+        return ("/no/such/program",)
+
+
+async def test_a_program_that_cannot_be_started_fails_the_run(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "read_all", lambda *_: [])
+    monkeypatch.setattr(programs, "DRAIN_S", 10.0)
+    monkeypatch.setattr(programs, "LOOK_S", 0.01)
+    program = NotThere(stage, Programs(kind="transformer", topics=("paid", "shipped")))
+    await program.start()
+    await asyncio.wait((program.processes[0]._task,))
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
+        await program.finish()
+
+
+async def test_a_queue_is_judged_when_it_is_empty_and_a_run_without_that_fails(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.groups.member_process.shutil.which", lambda _: None)
-    with pytest.raises(CampaignFailed, match="kcat is not installed"):
-        await group(stage, "kcat").start()
+    counts = dict.fromkeys(("ready", "delayed", "leased", "dead_lettering", "dead_lettered"), 0)
+    told = {**counts, "acknowledged": 1, "partitions": [{"cursor": 1}]}
+
+    async def ask(*_: object) -> dict[str, Any]:
+        return told
+
+    stage.ask = ask
+    stored = {"paid": [b"a:1:7:"], programs.LETTERS: []}
+    monkeypatch.setattr(programs, "read_all", lambda _, topic: stored[topic])
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    monkeypatch.setattr(programs, "DRAIN_S", 0.2)
+    consumers = PROGRAMS["queue-consumer"](stage, Programs(kind="queue-consumer", topics=("paid",)))
+    (line,) = await consumers.judged()
+    assert "1 never acknowledged" in line["found"] and not line["kept"], "no consumer wrote anything down"
+    told["leased"] = 1
+    with pytest.raises(CampaignFailed, match=r"not empty after 0\.2 s: .*'leased': 1"):
+        await consumers.judged()
 
 
 @pytest.mark.parametrize(("offsets", "kept"), [((0, 1), True), ((0,), False), ((0, 1, 1), True)])
@@ -132,7 +178,7 @@ async def test_a_group_is_judged_by_what_is_stored_what_members_did_and_what_the
     monkeypatch.setattr(programs, "GROUP_S", 0.05)
     members = group(stage, "aiokafka", "cooperative-sticky")
     assert members.row.name == "aiokafka cooperative-sticky"
-    process: Any = SimpleNamespace(name="member", starts=2, log_file=stage.folder / "member.log")
+    process: Any = SimpleNamespace(name="member", starts=2, log_file=stage.folder / "m.log", check=lambda: None)
     members.processes.append(process)
     held = {"e": "assigned", "t": 2, "member": "m", "partitions": [0, 1, 2]}
     reads = [{"e": "read", "t": 3, "member": "m", "partition": 0, "offsets": [offset]} for offset in offsets]
@@ -140,6 +186,32 @@ async def test_a_group_is_judged_by_what_is_stored_what_members_did_and_what_the
     (stage.folder / "member-2.events").write_text("".join(json.dumps(row) + "\n" for row in (held, *reads)))
     (line,) = await members.judged()
     assert line["kept"] is kept, line
+
+
+@pytest.mark.parametrize("is_told_to_leave", [True, False])
+async def test_what_a_kcat_dropped_as_it_was_told_to_leave_is_not_waited_for_and_what_a_killed_one_did_is(
+    is_told_to_leave: bool, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def generations(*_: object) -> list[Generation]:
+        return [Generation(number=1, stored_ms=1, assigned={"m": frozenset({0, 1, 2})}, committed={})]
+
+    monkeypatch.setattr("loadtest.groups.member_process.shutil.which", lambda _: "/there")
+    monkeypatch.setattr(programs, "read_generations", generations)
+    monkeypatch.setattr(programs, "ends_of", lambda *_: {("paid", 0): 3})
+    monkeypatch.setattr(programs, "LOOK_S", 0.0)
+    monkeypatch.setattr(programs, "GROUP_S", 60.0 if is_told_to_leave else 0.05)
+    members = group(stage, "kcat")
+    for name, offset in (("first", 0), ("second", 2)):
+        log = stage.folder / f"{name}.log"
+        log.write_text(f"% Group g rebalanced (memberid m): assigned: paid [0]\n0 {offset}\n")
+        process: Any = SimpleNamespace(name=name, log_file=log, is_running=name == "second", check=lambda: None)
+        members.processes.append(process)
+    if is_told_to_leave:
+        members.told_to_leave.add("first")
+    async with asyncio.timeout(20):
+        (line,) = await members.judged()
+    assert line["kept"] is is_told_to_leave, line
+    assert ("1 dropped by kcat" in line["found"]) is is_told_to_leave
 
 
 async def test_a_member_that_was_killed_has_to_become_one_again(stage: Any) -> None:
@@ -159,6 +231,7 @@ async def test_one_more_joins_and_the_oldest_leaves(stage: Any) -> None:
         await until(lambda: len(program.processes) == 2 and all(each.is_running for each in program.processes))
     async with STRIKES["client-leaves"](stage, Fault(at_s=0, do="client-leaves"), "transformer"):
         assert [each.is_running for each in program.processes] == [False, True]
+    assert program.told_to_leave == {program.processes[0].name}
     await program.stop()
 
 
@@ -211,6 +284,6 @@ async def test_a_moving_reader_is_judged_by_its_histories_and_positions(
     monkeypatch.setattr(programs, "GROUP_S", 0.2)
     monkeypatch.setattr(programs, "ends_of", lambda *_: {("paid", 0): 3})
     reader = PROGRAMS["moving-reader"](stage, Programs(kind="moving-reader", topics=("paid",)))
-    reader.processes = [SimpleNamespace(name="r", starts=2)]  # type: ignore[list-item]
+    reader.processes = [SimpleNamespace(name="r", starts=2, check=lambda: None)]  # type: ignore[list-item]
     (line,) = await reader.judged()
     assert line["kept"] is is_kept, line

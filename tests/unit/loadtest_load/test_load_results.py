@@ -186,3 +186,18 @@ def test_what_was_wrong_at_any_worker_makes_a_run_invalid(tmp_path: Path) -> Non
     rows(folder / "trouble-master.jsonl", {"second": 1_003, "what": "the worker eu was lost"})
     rows(folder / "trouble.jsonl", {"second": 1_003, "what": "as it was called once"})
     assert len(Results(folder).judge().invalid) == 3
+
+
+@pytest.mark.parametrize(("do", "is_kept"), [("disk-lost", True), ("kill", True), ("stop", False)])
+def test_what_the_report_has_untraced_is_explained_by_a_broker_that_was_killed(
+    tmp_path: Path, do: str, is_kept: bool
+) -> None:
+    campaign = CAMPAIGN.partition("[[programs]]")[0].replace("rate = 0.5", "rate = 50") + "[checks]\nreport = true\n"
+    folder = folder_of(tmp_path, campaign=campaign, files=("run.json",))
+    rows(folder / "events.jsonl", *({"what": do, "of": f"{region}-1", "second": 1_003} for region in ("us", "eu")))
+    account = {"topic": "orders", "partition": 0, "published": 2, "delivered": 1, "untraced": 1, "adds_up": True}
+    integrity = {"accounts": [account | {"dest": region} for region in ("us", "eu")], "readers": []}
+    (folder / "report").mkdir()
+    (folder / "report" / "report.json").write_text(json.dumps({"integrity": integrity}))
+    lines = {line.what: line for line in Results(folder).judge().lines}
+    assert lines["report and histories"].is_kept is is_kept, lines["report and histories"]

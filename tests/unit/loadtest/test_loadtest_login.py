@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench.client_settings import PLAIN, VARIABLE, environment, from_environment, settings_of
+from loadtest.login import PLAIN, VARIABLE, environment, from_environment, settings_of
 from loadtest.mesh_process import MeshProcess
 
 

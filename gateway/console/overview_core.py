@@ -35,7 +35,7 @@ TOPICS_SHOWN_MAX: Final = 200
 _ADVICE: Final = {
     "cut": "look at the network between the two; records wait at their home and follow by themselves",
     "behind": "see Links; publishing goes on, and the mirror follows by itself once the cause is gone",
-    "diverged": "run georelay audit, then see docs/operate/orphan-branches.md",
+    "diverged": "run georelay audit TOPIC, then see docs/operate/audit.md#after-a-divergence",
 }
 
 
@@ -123,7 +123,7 @@ def _waiting_for_a_person(samples: MeshSamples) -> Iterator[JsonObject]:
         kept = max((int(sample.gauges.get(ORPHANS, 0)) for _, sample in samples.of_region(region)), default=0)
         if kept:
             what = f"region {region.name} keeps {kept:,} records of orphan branches: a failover cut them off"
-            advice = "see Audit: export them, publish them again, or drop them; nothing else ever will"
+            advice = "see Audit: export them before retention deletes them (30 days, 10 GiB); nothing merges them"
             yield {"severity": "warning", "what": what, "advice": advice}
     for rule in samples.rules:
         since = f"{datetime.fromtimestamp(rule.made_us / 1e6, UTC):%Y-%m-%d %H:%M} UTC, by {rule.by or 'nobody known'}"

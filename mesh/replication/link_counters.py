@@ -15,7 +15,7 @@ from mesh.replication.sender_core import Refusal
 REGIONS_MAX: Final = 64
 OTHER_REGION: Final = RegionNumber(0)
 OTHER_CODE: Final = "other"
-PEER_CODES: Final = frozenset({"MESH_ID", "BROKER_ID", "REGION", "VERSION", "SECRET"})
+PEER_CODES: Final = frozenset({"MESH_ID", "BROKER_ID", "REGION", "VERSION", "SECRET", "LEVEL"})
 KNOWN_CODES: Final = frozenset({*(row.value for row in Refusal), "REDIRECT", *PEER_CODES})
 
 

@@ -108,7 +108,10 @@ def test_what_the_dashboard_takes_from_the_rules_is_recorded_by_them() -> None:
 def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
     alerts = ALERTS.split("- alert: ")[1:]
     assert len(alerts) > 20
+    rows = set(re.findall(r"^\| `(Georelay\w+)` ", (ROOT / "docs/operate/alerts.md").read_text(), flags=re.M))
+    assert rows == {alert.split("\n")[0] for alert in alerts}
     for alert in alerts:
+        assert "runbook: docs/operate/alerts.md" in alert, alert
         assert re.search(r"severity: (page|ticket)", alert) and "summary: " in alert and "description: " in alert, alert
         for page in re.findall(r"docs/[\w/.-]+\.md", alert):
             assert (ROOT / page).is_file(), page

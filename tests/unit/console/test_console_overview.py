@@ -79,7 +79,7 @@ def test_what_waits_for_a_person_is_a_warning_with_the_command() -> None:
     assert [(row["what"], row["advice"]) for row in document["alarms"]] == [
         (
             "region us keeps 7 records of orphan branches: a failover cut them off",
-            "see Audit: export them, publish them again, or drop them; nothing else ever will",
+            "see Audit: export them before retention deletes them (30 days, 10 GiB); nothing merges them",
         ),
         (
             "us is drained for clients, since 2026-01-01 00:00 UTC, by User:ann",

@@ -52,7 +52,7 @@ check: $(STAMP) ## ruff, mypy --strict, import rules
 bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory (COMPARE=commit: log and codec beside it)
 	@$(BIN)/python -m loadtest.bench$(if $(COMPARE),.storage --compare $(COMPARE))
 
-peers: setup ## NATS, RabbitMQ, Kafka and georelay side by side, into docs/benchmarks.md (15 min; ROUNDS=3 FAULT_ROUNDS=1 ONLY=word; REGIONS=1: three far regions, root)
+peers: setup ## NATS, RabbitMQ, Kafka and georelay side by side, into docs/benchmarks.md (20 min; ROUNDS=3 FAULT_ROUNDS=1 ONLY=word; REGIONS=1: three far regions, root)
 	@$(BIN)/python -m loadtest.peers all --rounds $(ROUNDS) --fault-rounds $(FAULT_ROUNDS) $(if $(REGIONS),--regions) $(if $(ONLY),--only $(ONLY))
 
 fuzz: setup ## mutate FRAMES=200000 inputs: wire codec, text protocol, every listener before a sign-in, gossip, links (SEED=1)

@@ -6,6 +6,7 @@ Rule 2: `?pool=lan|wan` names the pool, the default is the first this broker is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -219,6 +220,10 @@ async def _object(request: web.Request, known: set[str]) -> dict[str, Any]:
     value = await read_wish(request, parse_json)
     if not isinstance(value, dict):
         raise BadRequest("the body must be an object")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest("the body has half of a surrogate pair, which no text can have") from error
     unknown = value.keys() - known
     if unknown:
         raise BadRequest(f"{min(unknown)[:64]}: unknown field; known are {', '.join(sorted(known))}")

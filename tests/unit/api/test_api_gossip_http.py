@@ -161,6 +161,7 @@ async def test_an_event_is_told_and_one_too_long_refused(client: Any, pool: Fake
     assert (response.status, pool.calls) == (202, [("deploy", b"7", False)])
     assert (await client.post("/v1/gossip/events", json={"name": "deploy", "payload": "x" * 200})).status == 400
     assert (await client.post("/v1/gossip/events", json={"name": "_serf_ping"})).status == 400
+    assert (await client.post("/v1/gossip/events", json={"name": "deploy", "payload": "\ud800"})).status == 400
 
 
 async def test_a_query_hands_back_who_answered_what(client: Any, pool: FakePool) -> None:

@@ -20,6 +20,7 @@ from georelay.credentials import PASSWORD_CHARS_MAX, USER_CHARS_MAX, Credentials
 from georelay.errors import Busy, Unauthenticated
 from mesh.listening.admission_core import group_of
 from mesh.listening.sign_in_failures_core import SignInFailures
+from mesh.listening.sign_in_turn import sign_in_turn
 
 CHECKS_AT_ONCE_MAX: Final = 4  # fewer than the default executor has threads
 CHECKS_IN_LINE_MAX: Final = 256  # about 5 s of two cores
@@ -73,20 +74,12 @@ class GuardedUsers:
     async def _judged(
         self, user: str, password: str, *, digest: bytes, address: str, ask_brokers: Callable[[], Awaitable[str]]
     ) -> str:
-        delay_s = self._failures.begin(address, user, self._monotonic_s())
-        if delay_s is None:
-            raise Busy("too many sign-ins from this address at a time; try again later")
-        has_failed = False
-        try:
-            if delay_s:
-                await asyncio.sleep(delay_s)
+        async with sign_in_turn(self._failures, address, user, self._monotonic_s) as turn:
             if await self._is_right(user, password):
                 return user
-            has_failed = True
+            turn.has_failed = True
             answer = await ask_brokers()
-            has_failed = False
-        finally:
-            self._failures.end(address, user, self._monotonic_s(), has_failed=has_failed)
+            turn.has_failed = False
         self._of_brokers[digest] = None
         while len(self._of_brokers) > OF_BROKERS_MAX:
             del self._of_brokers[next(iter(self._of_brokers))]

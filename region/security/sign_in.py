@@ -25,10 +25,11 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from georelay.credentials import AUTHORIZATION_CHARS_MAX, PASSWORD_CHARS_MAX, USER_CHARS_MAX, parse_basic
-from georelay.errors import Busy, Unauthenticated
+from georelay.errors import Unauthenticated
 from mesh.listening.admission_core import group_of
 from mesh.listening.settings import is_loopback
 from mesh.listening.sign_in_failures_core import SignInFailures
+from mesh.listening.sign_in_turn import sign_in_turn
 from region.controller.security_book import SecurityBook
 from region.security.access import ANONYMOUS, Principal
 from region.security.acl import USER_PREFIX
@@ -219,21 +220,13 @@ class SignInService:
         Raises:
             Busy: too many sign-ins of this name, or this address, wait already.
         """
-        address = group_of(host)
-        delay_s = self._failures.begin(address, user, self._monotonic_s())
-        if delay_s is None:
-            raise Busy("too many sign-ins from this address at a time; try again later")
-        has_failed = False
-        try:
-            if delay_s:
-                await asyncio.sleep(delay_s)
-            yield
-        except Unauthenticated:
-            has_failed = True
-            self._refused(host, user, how)
-            raise
-        finally:
-            self._failures.end(address, user, self._monotonic_s(), has_failed=has_failed)
+        async with sign_in_turn(self._failures, group_of(host), user, self._monotonic_s) as turn:
+            try:
+                yield
+            except Unauthenticated:
+                turn.has_failed = True
+                self._refused(host, user, how)
+                raise
 
     async def _bearer(self, token: str, host: str, client: str) -> Principal:
         token_hash = hash_token(token)
